@@ -43,9 +43,13 @@ def _source(context: click.Context, option: click.Parameter, value: str) -> str:
     "--consolidate", is_flag=True,
     help="Two shops flow into one PostgreSQL, without NATS; `penstock verify` is the verdict.",
 )  # fmt: skip
+@click.option(
+    "--lake", is_flag=True,
+    help="Two shops flow into Delta tables, which DuckDB reads; `penstock verify` is the verdict.",
+)  # fmt: skip
 @click.option("--quiet", is_flag=True, help="Print the verdict only.")
 @json_option("The verdict as an object; all else on stderr.")
-def command(*, consolidate: bool, as_json: bool, **given: Any) -> None:
+def command(*, consolidate: bool, lake: bool, as_json: bool, **given: Any) -> None:
     """Run a database, Spark and NATS on this machine and check what arrives.
 
     A small shop writes to a real PostgreSQL (or another --source); `penstock run` publishes every
@@ -53,17 +57,23 @@ def command(*, consolidate: bool, as_json: bool, **given: Any) -> None:
     the end every committed change must have arrived exactly once and in order per key, and the copy
     must equal the tables row by row: exit code 0, else 1 and what differs.
     """
+    from penstock.demo.consolidate import Lake
     from penstock.demo.consolidate import run as run_consolidation
     from penstock.demo.run import Options, run
 
     options = Options(**given)
-    if consolidate and options.source != "postgres":
-        raise click.UsageError("--consolidate takes no other --source")
+    if consolidate and lake:
+        raise click.UsageError("--consolidate and --lake are two demos: leave one out")
+    if (consolidate or lake) and options.source != "postgres":
+        raise click.UsageError("--consolidate and --lake take no other --source")
     # Terminated is ended in order: the servers must not outlive us.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     report = print_json if as_json else lambda _: None
     try:
+        console = Console(stderr=as_json)
+        if lake:
+            sys.exit(run_consolidation(options, console, report, Lake))
         played = run_consolidation if consolidate else run
-        sys.exit(played(options, Console(stderr=as_json), report))
+        sys.exit(played(options, console, report))
     except KeyboardInterrupt:
         sys.exit(130)

@@ -21,13 +21,14 @@ import structlog
 from penstock.config import SnapshotSettings
 from penstock.feeds import ReadsLines, SnapshotWait, TableSnapshot
 from penstock.model.errors import SettingsError, Unavailable
-from penstock.model.position import Place
+from penstock.model.position import Bookmarks, Place
 from penstock.model.table_schema import TableSchema
 from penstock.process.backoff import delays
 from penstock.sinks.loading import RowsPoint
 from penstock.snapshots.job import Job, RunControl
 
 _NICE = 19  # of the threads that read: running pipelines come first
+_BEGINS = 0.05  # seconds between two looks whether a source has begun
 _TRIES = 5  # snapshots of the source, one after the other, in which no range was read to its end
 
 log = structlog.get_logger("penstock")
@@ -134,7 +135,7 @@ class TableReader:
             patience=self._settings.patience, is_stopped=self._control.is_over,
             on_wait=partial(setattr, progress, "waiting"),
         )  # fmt: skip
-        known = pipeline.bookmarks(job.backend)
+        known = self._known()
         with job.source.snapshot(job.schema, job.table, known, wait, job.selection) as taken:
             self._ends_at = time.monotonic() + self._settings.max_age
             point = SnapshotPoint(taken, losses)
@@ -151,6 +152,18 @@ class TableReader:
                     " deferrable, and a replica identity",
                 )
             return None
+
+    def _known(self) -> Bookmarks:
+        """The saved bookmarks, once there are some: changes between rows and the place from which
+        their source is followed would be in neither."""
+        progress, control = self._control.progress, self._control
+        while not (known := self._job.pipeline.bookmarks(self._job.backend)):
+            if control.is_over():
+                raise Unavailable("the snapshot was stopped before its source began", "snapshots")
+            progress.waiting = "the beginning of its source"
+            time.sleep(_BEGINS)
+        progress.waiting = ""
+        return known
 
     def _take(self, point: SnapshotPoint) -> None:
         control, progress, planned = self._control, self._control.progress, Future[None]()

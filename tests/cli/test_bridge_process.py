@@ -169,7 +169,8 @@ def test_a_consumer_of_the_bridge_has_the_rows_and_follows(
     bridge: tuple[Bridge, str], encoding: str, database: Database
 ) -> None:
     running, url = bridge
-    running.until(lambda: "snapshots can be asked for" in running.log.read_text())
+    said = ("snapshots can be asked for", "beginning: no position was saved")
+    running.until(lambda: all(each in running.log.read_text() for each in said))
     database.execute("DELETE FROM users WHERE id = 1; UPDATE users SET name = 'x' WHERE id = 2")
     load = json.loads if encoding == "json" else ormsgpack.unpackb
     consumer, written = Consumer(url, load, "users"), False

@@ -1,6 +1,8 @@
 """`penstock preview`: rows before and after, and nothing that stays anywhere."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -124,15 +126,16 @@ def test_a_table_that_is_not_there_is_an_error_with_those_that_are(
 def test_the_steps_of_the_page_about_transforms(
     customers: Database, written: Callable[..., Path]
 ) -> None:
-    """By a real Spark of its own."""
+    """By a real Spark, in a process of its own: one has one session."""
     page = (DOCS / "how-to" / "transform.md").read_text()
     customers.execute("DROP TABLE customers")
     customers.execute(*blocks(page, "sql"))
     (transform,) = map(yaml.safe_load, blocks(page, "yaml"))
     file = written(None, *(step["sql"] for step in transform["transform"]))
     given = next(each for each in commands(page) if "preview" in each).split()[3:]
-    found = preview(file, *given)
-    assert found.exit_code == 0, found.output
+    command = [sys.executable, "-m", "penstock", "preview", str(file), *given]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
     assert found.stdout.splitlines() == [*blocks(page, "text")[0].splitlines(), ""]
     assert nothing_stays(customers)
 

@@ -190,10 +190,12 @@ def _found(pattern: str, text: str) -> tuple[str, str]:
     return first, second
 
 
-def test_two_shops_flow_into_one_database(demo: Demo, temporary: Path) -> None:
-    process = demo("--consolidate", "--seconds", "2", "--rate", "300")
+@pytest.mark.parametrize("into", ["--consolidate", "--lake"])
+def test_two_shops_flow_into_one_place(demo: Demo, temporary: Path, into: str) -> None:
+    process = demo(into, "--seconds", "2", "--rate", "300")
     said, _ = process.communicate(timeout=300)
     assert process.returncode == 0, said
+    assert ("DuckDB counts the rows" in said) == (into == "--lake")
     assert said.count("equal  ") == 10
     assert "VERDICT: ok." in said
     assert gone(temporary)

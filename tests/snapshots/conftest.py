@@ -14,7 +14,7 @@ import pytest
 
 from penstock.config import SnapshotSettings
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
-from penstock.model.position import Bookmarks
+from penstock.model.position import Bookmark, Bookmarks, PartitionId
 from penstock.nats.api import JetStream, Stored
 from penstock.nats.connection import Connection
 from penstock.sinks.jetstream import JetStreamSettings
@@ -32,7 +32,7 @@ class StatedPipeline:
     name: str = ""
     statements: RowTransform | None = None
     is_ours: bool = True
-    known: Callable[[], Bookmarks] = dict
+    known: Callable[[], Bookmarks] = lambda: {PartitionId("s"): Bookmark(mark={})}
     gap: Callable[[], str] = str
 
     def bookmarks(self, backend: str) -> Bookmarks:

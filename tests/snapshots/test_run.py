@@ -19,7 +19,7 @@ from penstock.feeds.postgres import PostgresFeed, PostgresSettings
 from penstock.feeds.postgres.cutting import Published, TableRange, range_query
 from penstock.feeds.postgres.snapshot import PostgresRowSource, PostgresSnapshot
 from penstock.model.errors import LeaseLost, PenstockError, Rejected, SettingsError, Unavailable
-from penstock.model.position import Bookmark, PartitionId
+from penstock.model.position import Bookmark, Bookmarks, PartitionId
 from penstock.nats.buckets import Bucket
 from penstock.snapshots.job import Cancelled
 from penstock.snapshots.store import SnapshotRun
@@ -319,6 +319,29 @@ def test_a_full_disk_of_the_stream_ends_the_run(
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_run_waits_until_its_source_has_begun(world: World, is_cancelled: bool) -> None:
+    """A change between its rows and the beginning would be in neither."""
+    begun: Bookmarks = {}
+    table, pipeline = table_of(world, 10), StatedPipeline(known=lambda: begun)
+    job = world.job(table, pipeline=pipeline)
+    run = SnapshotRun(job, world.sink, SnapshotSettings())
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(run.run)
+        until(lambda: run.progress.waiting == "the beginning of its source", 60)
+        world.database.execute(f"UPDATE {table} SET name = 'new'")
+        if is_cancelled:
+            run.cancel()
+            with pytest.raises(Cancelled):
+                running.result(60)
+            return
+        begun = StatedPipeline().known()
+        running.result(60)
+    assert run.progress.waiting == ""
+    (chunk,) = world.chunks(run)
+    assert {row["name"] for row in read(chunk)["data"]} == {"new"}
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
 def test_a_run_waits_for_a_server_unless_it_is_cancelled(
     is_cancelled: bool,
     database: Database,
@@ -355,7 +378,7 @@ def test_another_history_meanwhile_begins_the_run_anew(world: World) -> None:
     table = table_of(world, 10)
     slot = PartitionId(f"s_{world.database.name}")
     later = {slot: Bookmark(None, {"era": "e0001-"})}
-    known = iter([{}, later, later, later])
+    known = iter([{slot: Bookmark()}, later, later, later])
     pipeline = StatedPipeline(known=lambda: next(known))
     run = SnapshotRun(world.job(table, pipeline=pipeline), world.sink, SnapshotSettings())
     run.run()

@@ -13,6 +13,8 @@ import pyarrow.compute as pc
 from penstock.sinks.delta.staged import DeltaStagedRows
 from penstock.sinks.tables.comparing import BUCKETS, TableComparison
 from penstock.tables.staged import escaped
+from penstock.tables.staging import set_session
+from penstock.wire.pgoutput.values import SESSION
 
 compute: Any = pc
 _ROWS = 50_000  # of the source that are compared at once
@@ -83,6 +85,10 @@ class DeltaComparison(TableComparison):
     """See `TableComparison`."""
 
     _staged: DeltaStagedRows
+
+    def __init__(self, source: Any, target: Any, **options: Any) -> None:
+        super().__init__(source, target, **options)
+        set_session(source, SESSION)  # texts are as changes have them
 
     def shown(self, key: str) -> str:
         return f"({escaped(','.join(key.split(_NEXT)))})"

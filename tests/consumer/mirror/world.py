@@ -75,10 +75,10 @@ class World:
         self.connection = Connection(NatsSettings.model_validate({**way, "timeout": 30}))
 
     def _begin(self) -> None:
-        self.feed.begin()
+        self._store(self.feed.begin())
 
     def _store(self, begun: Bookmarks) -> None:
-        positions_of(self.pipeline, "default", "me").begin(begun)
+        positions_of(self.pipeline, self.pipeline.backends[0].name, "me").begin(begun)
 
     def start(self) -> Self:
         """The pipeline runs from now on."""

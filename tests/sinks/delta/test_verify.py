@@ -15,10 +15,10 @@ from tests.waiting import until
 
 TABLES = """
 CREATE TABLE items (id int, of text, n numeric(12,2), f float8, at timestamptz, bytes bytea,
-                    ints int[], many timestamptz[], PRIMARY KEY (id, of));
+                    ints int[], many timestamptz[], long interval, PRIMARY KEY (id, of));
 INSERT INTO items SELECT g, 'a,' || g, g, CASE WHEN g % 2 = 0 THEN 'NaN' ELSE g::float8 END,
     '2026-01-01 00:00Z'::timestamptz + g * interval '1 s', '\\x00ff', ARRAY[g, NULL],
-    ARRAY['2026-01-01 00:00Z'::timestamptz] FROM generate_series(1, 300) g;
+    ARRAY['2026-01-01 00:00Z'::timestamptz], '1 day 2:00' FROM generate_series(1, 300) g;
 INSERT INTO items (id, of) VALUES (301, ''), (302, E'tab\\tnew\\nline\\\\');
 CREATE TABLE notes (name text); ALTER TABLE notes REPLICA IDENTITY FULL;
 """
