@@ -12,7 +12,7 @@ from penstock.model.errors import SettingsError
 from penstock.process.sqlite_file import translated
 from penstock.sinks.delta import lake
 from penstock.sinks.delta.kinds import kind_named, kind_of
-from penstock.sinks.delta.lake import DeltaLayout
+from penstock.sinks.delta.lake import ColumnChange, DeltaLayout
 from penstock.sinks.delta.staged import (
     BUCKET,
     DAY,
@@ -32,7 +32,14 @@ from penstock.tables.staged import Destination, RowMapping
 from penstock.typed.columns import COLUMNS
 from penstock.typed.lines import arrow_type
 
-_ADD = re.compile(r'ALTER TABLE .* ADD COLUMN "((?:[^"]|"")+)" ([^"]+)', re.DOTALL)
+_COLUMN = r'"((?:[^"]|"")+)"'
+_ADD, _RENAME, _RETYPE = (
+    re.compile(f"ALTER TABLE .* {text}", re.DOTALL)
+    for text in (
+        f'ADD COLUMN {_COLUMN} ([^"]+)', f'RENAME COLUMN {_COLUMN} TO "(?P<new>(?:[^"]|"")+)"',
+        f'ALTER COLUMN {_COLUMN} TYPE (?P<kind>[^"]+?)( USING NULL)?',
+    )
+)  # fmt: skip
 
 
 class DeltaLedger(SqliteLedger):
@@ -123,24 +130,35 @@ class DeltaDatabase(SqliteDatabase):
         lake.create_table(layout, pa.schema(fields), parted)
 
     def alter(self, cursor: Any, target: str, *commands: sql.Composed, waits: bool = False) -> None:
-        """See `TableDatabase`: columns are added, and nothing else is changed."""
-        new = {}
+        """See `TableDatabase`. Columns are added in a commit of their own; where they get another
+        name or type, the table is written anew."""
+        schema, _, table = target.partition(".")
+        layout, new, changes = self._layouts[schema, table], {}, dict[str, ColumnChange]()
         for command in commands:
             text = command.as_string(None)
-            if (found := _ADD.fullmatch(text)) is None:
+            if found := _ADD.fullmatch(text):
+                new[_name(found[1])] = arrow_type(found[2])
+            elif found := _RETYPE.fullmatch(text) or _RENAME.fullmatch(text):
+                name, more = _name(found[1]), found.groupdict()
+                change = changes.get(name, ColumnChange(name))
+                changes[name] = change._replace(name=_name(more["new"])) if "new" in more else (
+                    change._replace(kind=arrow_type(more["kind"]), is_emptied=bool(found[3]))
+                )  # fmt: skip
+            else:
                 raise SettingsError(
                     f"{target} cannot be altered as its source was: {text}",
                     "delta.target-unaltered",
                     hint="remove the table at its location, then `penstock reload`",
                 )  # fmt: skip
-            new[found[1].replace('""', '"')] = found[2]
-        schema, _, table = target.partition(".")
-        lake.add_columns(self._layouts[schema, table], {
-            name: arrow_type(kind) for name, kind in new.items()
-        })  # fmt: skip
+        lake.change_columns(layout, changes)
+        lake.add_columns(layout, new)
 
     def fill(
         self, cursor: Any, found: Destination, name: str, value: str, only: Mapping[str, str]
     ) -> None:
         where = {each: LAST_AT if text == LAST else text for each, text in only.items()}
         lake.fill(self._layouts[found.schema, found.table], name, value, where)
+
+
+def _name(quoted: str) -> str:
+    return quoted.replace('""', '"')

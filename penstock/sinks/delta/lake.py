@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import orjson
 import pyarrow as pa
@@ -26,6 +26,7 @@ from penstock.sinks.delta.rows import GONE
 from penstock.tables.sqlstates import Recurring
 from penstock.tables.staged import MADE
 
+Field: TypeAlias = Any  # of pyarrow
 _METADATA = "penstock"  # the key of ours in a commit's metadata
 _RECENT = 20  # commits among which ours is found, mostly
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")
@@ -202,9 +203,63 @@ def clean(layout: DeltaLayout) -> None:
             table.cleanup_metadata()
 
 
+class ColumnChange(NamedTuple):
+    """What a column is called from now on, and its type, if that is another one. `is_emptied`: its
+    values are of no use."""
+
+    name: str
+    kind: pa.DataType | None = None
+    is_emptied: bool = False
+
+    def of(self, field: Field) -> Field:
+        return pa.field(self.name, self.kind or field.type)
+
+
+def change_columns(layout: DeltaLayout, changes: Mapping[str, ColumnChange]) -> None:
+    """Writes the table anew, in one commit, with columns that have other names or types."""
+    if not changes or (table := open_table(layout)) is None:
+        return
+    rows: Any = table.to_pyarrow_dataset()
+    was, now = rows.schema, pa.schema([_changed(field, changes) for field in rows.schema])
+    emptied = {name for name, each in changes.items() if each.is_emptied}
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for batch in rows.to_batches():
+            columns = [
+                pa.nulls(len(batch), new.type) if old.name in emptied else _cast(column, new.type)
+                for old, new, column in zip(was, now, batch.columns, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=now)
+
+    parted = [
+        changes[each].name if each in changes else each
+        for each in table.metadata().partition_columns
+    ]
+    with translated("altering", layout.uri):
+        write_deltalake(
+            table, pa.RecordBatchReader.from_batches(now, batches()), mode="overwrite",
+            schema_mode="overwrite", partition_by=parted or None,
+            commit_properties=CommitProperties(max_commit_retries=0),
+        )  # fmt: skip
+
+
+def _cast(column: Any, kind: Any) -> Any:
+    if not pa.types.is_struct(kind):
+        return column.cast(kind)
+    parts = [_cast(part, each.type) for part, each in zip(column.flatten(), kind, strict=True)]
+    return pa.StructArray.from_arrays(parts, fields=[*kind], mask=column.is_null())
+
+
+def _changed(field: Field, changes: Mapping[str, ColumnChange]) -> Field:
+    """Of a struct of columns, too: the key before, in a log."""
+    if pa.types.is_struct(field.type):
+        return pa.field(field.name, pa.struct([_changed(each, changes) for each in field.type]))
+    return changes[field.name].of(field) if field.name in changes else field
+
+
 def add_columns(layout: DeltaLayout, kinds: Mapping[str, Any]) -> None:
     """Adds columns, which are null in the rows that are there."""
-    if (table := open_table(layout)) is not None:
+    if kinds and (table := open_table(layout)) is not None:
         with translated("altering", layout.uri):
             fields = Schema.from_arrow(pa.schema([*kinds.items()])).fields
             table.alter.add_columns(
