@@ -425,6 +425,8 @@ class DeltaStagedRows(StagedRows):
 
     def compared(self, lines: Sequence[str]) -> pa.Table:
         """Rows of the source as they should be here; null for a value that does not fit."""
+        if not lines:
+            return self._own.empty_table()
         data = "".join([f"{line}\n" for line in lines]).encode()
         columns, _ = read_lines(data, self.relation.names, self._own, self._boxes)
         return pa.Table.from_arrays(columns, schema=self._own)
@@ -440,13 +442,14 @@ class DeltaStagedRows(StagedRows):
                 rows = pa.Table.from_batches([batch])
                 yield rows if is_whole else rows.cast(self._own)
 
-    def mend(self, cursor: Any, lines: Sequence[str], gone: pa.Table) -> None:
+    def mend(self, cursor: Any, lines: Sequence[str], gone: Iterable[pa.Table]) -> None:
         """The table gets the rows of lines, and those with the keys of `gone` go."""
         numbers = self.relation.key
         cells = (line.split("\t") for line in lines)
         keys = ["\t".join([row[number] for number in numbers]) for row in cells]
         rows = marked(self._beside(self.compared(lines), keys), is_gone=False)
-        rows = pa.concat_tables([rows, marked(gone, is_gone=True)], promote_options="permissive")
+        parts = [rows, *(marked(each, is_gone=True) for each in gone)]
+        rows = pa.concat_tables(parts, promote_options="permissive")
         with self._committing(cursor) as (table, commit, _):
             lake.merge(table, rows, self.key, self._prunes, commit)
             self._keep(cursor, table, commit)

@@ -109,8 +109,7 @@ class DeltaComparison(TableComparison):
             )
             lines += compress(some, are_wanted.to_pylist())
         there = replace(self._target_side(), read=partial(self._staged.current_rows, is_whole=True))
-        gone = [*there.only(extra).read()]
-        self._staged.mend(cursor, lines, pa.concat_tables(gone))
+        self._staged.mend(cursor, lines, there.only(extra).read())
 
     def _rows(self) -> Iterator[pa.Table]:
         return map(self._staged.compared, self._parts())

@@ -70,6 +70,25 @@ def test_rows_that_differ_are_named_and_mended(
     assert verified(file, "notes")[0] == 2
 
 
+def test_rows_are_mended_where_one_side_has_none(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.feeds.postgres.slot.settle", lambda *_: None)
+    lake, tables = Lake(tmp_path / "lake"), {"items": {}}
+    database.execute("CREATE TABLE items (id int PRIMARY KEY, name text)")
+    database.execute("INSERT INTO items VALUES (1, 'one'), (2, NULL)")
+    file = pipeline(database, lake, tables, {})
+    with Flow(database, lake.folder, tables) as flow:
+        flow.loaded()
+    lake.table("items").delete()
+    assert verified(file, "--repair")[0] == 0
+    assert lake.rows("items") == [(1, "one"), (2, None)]
+    database.execute("DELETE FROM items")
+    assert verified(file, "--repair")[1][1:] == ["extra (1)", "extra (2)"]
+    assert lake.rows("items") == []
+    assert verified(file)[0] == 0
+
+
 def test_of_a_history_the_open_versions_are_compared(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
