@@ -30,6 +30,8 @@ class OwnedPipeline(PipelinePart):
         self._standby, self._board = standby, board
         self._over = threading.Event()
         self._lost: LeaseLost | None = None
+        # By backend: a store has a connection, which is kept.
+        self._stores: dict[str, Positions] = {}
 
     @property
     def is_ours(self) -> bool:
@@ -103,4 +105,7 @@ class OwnedPipeline(PipelinePart):
         }
 
     def _positions(self, backend: str) -> Positions:
-        return positions_of(self._pipeline, backend, self._instance)
+        found = self._stores.get(backend)
+        return found or self._stores.setdefault(
+            backend, positions_of(self._pipeline, backend, self._instance)
+        )

@@ -99,6 +99,8 @@ class Browser:
         )  # fmt: skip
         os.close(into)
         os.close(out)
+        self._waits = select.poll()  # a process may have more files than `select` takes
+        self._waits.register(self._out, select.POLLIN)
         self._asked, self._read = 0, b""
         target = self._ask("Target.createTarget", url=url)["targetId"]
         attached = self._ask("Target.attachToTarget", targetId=target, flatten=True)
@@ -135,7 +137,7 @@ class Browser:
         os.write(self._into, json.dumps(asked).encode() + b"\0")
         while True:
             while b"\0" not in self._read:
-                assert select.select([self._out], [], [], 60)[0], f"no answer to {method}"
+                assert self._waits.poll(60_000), f"no answer to {method}"
                 self._read += os.read(self._out, 1 << 16)
             line, _, self._read = self._read.partition(b"\0")
             answer = json.loads(line)
