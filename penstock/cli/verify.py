@@ -62,7 +62,7 @@ def command(
         raise SettingsError(
             "nothing was compared",
             "cli",
-            hint="no table of the map has that name or sid, and has rows: a log has changes",
+            hint="no table of the map has that name and sid; one of type log is not compared",
         )
     if any(one["missing"] or (one["different"] and not one["repaired"]) for one in found):
         raise SystemExit(1)

@@ -81,7 +81,6 @@ class Lake(Database):
     }
 
     def __init__(self, folder: Path, server: Postgres) -> None:
-        # First: servers would start in vain without them.
         self._duckdb, self._deltalake = imported("duckdb"), imported("deltalake")
         self._folder, self.variables = folder / "lake", {}
 

@@ -279,8 +279,9 @@ class SnapshotsReport(StatusReport):
     bytes: int = told(0, "Bytes of chunks stored.", series="snapshot_bytes", counter=True)
     current: Sequence[Mapping[str, Any]] = told(
         tuple, "Of each that runs `snapshot_id`, `table`, `state`, `waiting` (for which process of"
-        " the server, and since when that has its transaction), `ranges` and how many are `done`,"
-        " `chunks`, `rows`, `bytes`, `bytes_per_second`, `seconds_left`.",
+        " the server, and since when that has its transaction; or for the pipeline to follow its"
+        " source), `ranges` and how many are `done`, `chunks`, `rows`, `bytes`,"
+        " `bytes_per_second`, `seconds_left`.",
     )  # fmt: skip
     last: Mapping[str, Mapping[str, Any]] = told(
         dict, "Of tables the last that ended: `snapshot_id`, `state`, `rows`, `at`."

@@ -160,7 +160,7 @@ class TableReader:
         while not (known := self._job.pipeline.bookmarks(self._job.backend)):
             if control.is_over():
                 raise Unavailable("the snapshot was stopped before its source began", "snapshots")
-            progress.waiting = "the beginning of its source"
+            progress.waiting = "the pipeline to follow its source"
             time.sleep(_BEGINS)
         progress.waiting = ""
         return known

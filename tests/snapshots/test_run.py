@@ -327,7 +327,7 @@ def test_a_run_waits_until_its_source_has_begun(world: World, is_cancelled: bool
     run = SnapshotRun(job, world.sink, SnapshotSettings())
     with ThreadPoolExecutor() as pool:
         running = pool.submit(run.run)
-        until(lambda: run.progress.waiting == "the beginning of its source", 60)
+        until(lambda: run.progress.waiting == "the pipeline to follow its source", 60)
         world.database.execute(f"UPDATE {table} SET name = 'new'")
         if is_cancelled:
             run.cancel()
