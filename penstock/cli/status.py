@@ -1,6 +1,7 @@
 """`penstock status` and `penstock top`: how a running pipeline is, by what its ops server says."""
 
 import os
+import re
 import select
 import signal
 import sys
@@ -16,6 +17,7 @@ import click
 from rich.console import Console, RenderableType
 from rich.layout import Layout
 from rich.live import Live
+from rich.segment import Segment, Segments
 from rich.text import Text
 
 from penstock.cli.options import OpsClient, json_option, load_deployment, print_json
@@ -30,8 +32,19 @@ _SUSPEND = "\x1a"  # Ctrl-Z
 _HELP = """\
 1 to 5, Tab   the screen: overview, sources, tables, snapshots, letters
 s             the next order of its rows
+j, k, arrows  a line down, up
+Space, b      a page down, up (PgDn, PgUp)
+g, G          the first line, the last (Home, End)
 ?             this, and back
 q, Ctrl-C     the end"""
+
+_KEY = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]|.", re.DOTALL)  # an arrow sends several characters
+_MOVES = {"j": 1, "\x1b[B": 1, "\x1bOB": 1, "k": -1, "\x1b[A": -1, "\x1bOA": -1}
+_PAGES = {" ": 1, "\x1b[6~": 1, "b": -1, "\x1b[5~": -1}
+_LAST = sys.maxsize
+_ENDS = dict.fromkeys(("g", "\x1b[H", "\x1bOH", "\x1b[1~"), 0) | dict.fromkeys(
+    ("G", "\x1b[F", "\x1bOF", "\x1b[4~"), _LAST
+)
 
 _where = click.argument("where", metavar="[FILE | URL]", default=_DEFAULT)
 _token = click.option("--token", envvar="PENSTOCK_OPS_TOKEN", help="With a URL; else the file's.")
@@ -67,6 +80,7 @@ def top(*, where: str, once: bool, as_json: bool, token: str | None) -> None:
     \b
     1 to 5, Tab   overview, sources, tables, snapshots, letters
     s             the next order of the rows
+    j, k, arrows  a line down, up (Space, b: a page; g, G: first, last)
     ?             the keys
 
     Without a terminal it prints one frame.
@@ -96,6 +110,8 @@ class Viewing:
     screen: str = "overview"
     helps: bool = False
     is_done: bool = False
+    first: int = 0  # line of the screen that is at the top
+    height: int = 1  # lines that fit
     orders: dict[str, str] = field(default_factory=dict)  # of each screen that has another
 
     @property
@@ -104,7 +120,7 @@ class Viewing:
 
     def press(self, key: str) -> None:
         """An unknown key changes nothing."""
-        names = list(SCREENS)
+        names, before = list(SCREENS), self.screen
         if key == "\t":
             self.screen = names[(names.index(self.screen) + 1) % len(names)]
         elif key.isdecimal() and 0 < int(key) <= len(names):
@@ -114,7 +130,13 @@ class Viewing:
             self.orders[self.screen] = known[(known.index(self.order) + 1) % len(known)]
         elif key == "q":
             self.is_done = True
+        self.first = self._first(key) if self.screen == before else 0
         self.helps = key == "?" and not self.helps
+
+    def _first(self, key: str) -> int:
+        """Past the last line: the last page."""
+        lines = _MOVES.get(key, 0) + _PAGES.get(key, 0) * max(1, self.height - 1)
+        return _ENDS.get(key, max(0, self.first + lines))
 
 
 class Keys(Closes):
@@ -138,17 +160,17 @@ class Keys(Closes):
         if self._before:
             termios.tcsetattr(self._fd, termios.TCSADRAIN, self._before)
 
-    def read(self, seconds: float) -> str:
+    def read(self, seconds: float) -> list[str]:
         """The keys that were pressed within so many seconds, which are waited for only where there
-        are none. One that sends several characters (an arrow) is none. Raises EOFError."""
+        are none. Raises EOFError."""
         if self._fd < 0:
             time.sleep(seconds)
-            return ""
+            return []
         if not select.select([self._fd], [], [], seconds)[0]:
-            return ""
+            return []
         if not (typed := os.read(self._fd, 64)):
             raise EOFError
-        return "" if typed.startswith(b"\x1b") else typed.decode(errors="replace")
+        return _KEY.findall(typed.decode(errors="replace"))
 
 
 def _watched(ops: OpsClient, console: Console, viewing: Viewing) -> bool:
@@ -174,8 +196,18 @@ def _screen(ops: OpsClient, console: Console, viewing: Viewing) -> RenderableTyp
             body = SCREENS[viewing.screen](_view(ops, console, viewing))
         except Unavailable as error:
             body = Text(str(error), style="red")
+    lines = console.render_lines(body, pad=False)
+    viewing.height = max(1, console.height - 1)
+    viewing.first = max(0, min(viewing.first, len(lines) - viewing.height))
+    shown = lines[viewing.first : viewing.first + viewing.height]
+    place = ""
+    if len(shown) < len(lines):
+        place = f"{viewing.first + 1}-{viewing.first + len(shown)}/{len(lines)}"
     whole = Layout()
-    whole.split_column(Layout(body), Layout(_keys(viewing), size=1))
+    whole.split_column(
+        Layout(Segments([part for line in shown for part in (*line, Segment.line())])),
+        Layout(_keys(viewing, place), size=1),
+    )
     return whole
 
 
@@ -187,18 +219,18 @@ def _view(ops: OpsClient, console: Console, viewing: Viewing) -> View:
         letters = str(letters["error"]) if letters else ()
     return View(
         status=status, history=history, letters=letters, width=console.width, order=viewing.order,
-        most=max(1, console.height),
+        most=_LAST,
     )  # fmt: skip
 
 
-def _keys(viewing: Viewing) -> Text:
-    """The line of keys; the screen that is shown stands out."""
+def _keys(viewing: Viewing, place: str) -> Text:
+    """The line of keys; the screen that is shown stands out. `place`: which of its lines are."""
     line = Text(no_wrap=True, overflow="ellipsis")
-    for place, name in enumerate(SCREENS, 1):
-        line.append(f"{place} ", "dim")
+    for number, name in enumerate(SCREENS, 1):
+        line.append(f"{number} ", "dim")
         line.append(name, "reverse" if name == viewing.screen and not viewing.helps else "")
         line.append("  ")
-    return line.append("s sort  ? help  q quit", "dim")
+    return line.append(f"? help  {place}" if place else "s sort  ? help  q quit", "dim")
 
 
 def _ops(where: str, token: str | None) -> OpsClient:

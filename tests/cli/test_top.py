@@ -20,6 +20,7 @@ from starlette.responses import Response
 from penstock.cli.screens import ORDERS
 from penstock.cli.status import Viewing
 from penstock.model.settings import Secret
+from penstock.ops.reports import TableStatus
 from penstock.ops.requests import Access, Endpoint, OpsRequest, refused
 from penstock.ops.server import OpsServer
 from tests.service.test_dashboard import Served
@@ -107,6 +108,26 @@ def test_keys_choose_screens_and_q_ends_it(terminal: Terminal) -> None:
     assert terminal.is_as_before()
 
 
+def test_what_is_longer_than_the_terminal_scrolls(served: Served, terminal: Terminal) -> None:
+    for number in range(60):
+        table = f"public.t{number:02}"
+        served.board.post(f"a/{table}", TableStatus(backend="a", table=table, state="following"))
+    terminal.wait_for("overview")
+    terminal.press("3")
+    terminal.wait_for("1-23/62")
+    assert b"public.t00" in terminal.output
+    terminal.press("G")
+    terminal.wait_for("40-62/62")
+    assert b"public.t59" in terminal.output
+    terminal.press("\x1b[A\x1b[A\x1b[5~")
+    terminal.wait_for("16-38/62")
+    terminal.press("2")
+    terminal.press("3")
+    terminal.wait_for("1-23/62")
+    terminal.press("q")
+    assert terminal.end() == 0
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
 def test_a_signal_leaves_the_terminal_as_it_was(terminal: Terminal, number: int, code: int) -> None:
     terminal.wait_for("overview")
@@ -168,6 +189,14 @@ def test_s_goes_through_the_orders_of_a_screen() -> None:
     assert [pressed("3", *"s" * n).order for n in range(len(orders) + 1)] == [*orders, orders[0]]
     assert pressed("3", "s", "2").order == next(iter(ORDERS["sources"]))
     assert pressed("3", "s", "2", "3").order == orders[1]
+
+
+def test_keys_scroll_and_another_screen_begins_at_its_first_line() -> None:
+    assert pressed("j", "j", "\x1b[B", "k").first == 2
+    assert pressed("k", "x", "\x1b").first == 0
+    assert pressed("j", "s", "?").first == 1
+    assert pressed("G", "\x1b[H").first == 0
+    assert pressed("j", "3").first == 0
 
 
 def test_a_question_mark_shows_the_keys_until_another_one() -> None:
