@@ -6,7 +6,8 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,11 @@ from penstock.ops.reports import (
     TableStatus,
 )
 from penstock.reading.partition_reports import summed
+from tests.servers import Nats, Postgres
+from tests.service import maps
+from tests.service.maps import made, mapped
 from tests.service.test_dashboard import Served
+from tests.service.test_messages import store
 
 SCREENS = (
     "overview", "sources", "tables", "snapshots", "letters", "configuration", "events",
@@ -131,31 +136,67 @@ def many(served: Served) -> None:
 STATES: dict[str, Callable[[Served], None]] = {
     each.__name__: each for each in (healthy, paused, lost, letters, loading, many)
 }
+Shown = tuple[str, str, Sequence[str]]  # the page, its token, and its screens
+
+
+@contextmanager
+def stated(state: str, folder: Path) -> Iterator[Shown]:
+    served = Served(folder, token=Secret(TOKEN))
+    STATES[state](served)
+    with served.server as server:
+        yield f"{server.url}/ui/", TOKEN, SCREENS
+    served.actions.close()
+
+
+@contextmanager
+def messages(folder: Path) -> Iterator[Shown]:
+    with Nats() as nats:
+        sink = {"type": "jetstream", "url": nats.url, "stream": "SHOP"}
+        store(nats, "SHOP", *range(1, 40))
+        served = Served(folder, sink, token=Secret(TOKEN))
+        healthy(served)
+        with served.server as server:
+            yield f"{server.url}/ui/", TOKEN, ("messages",)
+        served.actions.close()
+
+
+@contextmanager
+def edited(folder: Path) -> Iterator[Shown]:
+    with Postgres() as postgres, made(postgres) as databases:
+        api = mapped(folder, databases)
+        with api.server as server:
+            yield f"{server.url}/ui/map", maps.TOKEN, ("map",)
+
+
+MORE: dict[str, Callable[[Path], AbstractContextManager[Shown]]] = {
+    "messages": messages, "map": edited,
+}  # fmt: skip
+# What a screen has once it is drawn.
+DRAWN = {
+    "overview": "figure canvas", "configuration": "#keys td", "messages": "#messages tbody tr",
+    "map": "#mapped tbody tr",
+}  # fmt: skip
 
 
 def taken(browser: Any, folder: Path, state: str) -> None:
     with tempfile.TemporaryDirectory() as made:
-        served = Served(Path(made), token=Secret(TOKEN))
-        STATES[state](served)
-        with served.server as server:
+        shown = MORE[state](Path(made)) if state in MORE else stated(state, Path(made))
+        with shown as (url, token, screens):
             for scheme in ("light", "dark"):
                 for width in WIDTHS:
                     size = {"width": width, "height": 900}
                     page = browser.new_page(color_scheme=scheme, viewport=size)
-                    page.add_init_script(f"sessionStorage.setItem('token', '{TOKEN}')")
-                    for screen in SCREENS:
-                        page.goto(f"{server.url}/ui/#/{screen}")
+                    page.add_init_script(f"sessionStorage.setItem('token', '{token}')")
+                    for screen in screens:
+                        page.goto(f"{url}#/{screen}")
                         page.wait_for_selector("body[data-connection=live]")
-                        if screen == "overview":
-                            page.wait_for_selector("figure canvas")
-                        if screen == "configuration":
-                            page.wait_for_selector("#keys td")
+                        if screen in DRAWN:
+                            page.wait_for_selector(DRAWN[screen])
                         page.wait_for_timeout(400)
                         page.screenshot(
                             path=folder / f"{state}-{screen}-{scheme}-{width}.png", full_page=True
                         )
                     page.close()
-        served.actions.close()
 
 
 def main(folder: Path, states: list[str]) -> None:
@@ -164,7 +205,7 @@ def main(folder: Path, states: list[str]) -> None:
         browser = driver.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox"]
         )
-        for state in states or [*STATES]:
+        for state in states or [*STATES, *MORE]:
             taken(browser, folder, state)
             print(state, flush=True)
 
