@@ -1,4 +1,4 @@
-"""spark.read over collections of MongoDB and tables of DynamoDB under real Spark."""
+"""spark.read over collections of MongoDB, tables of DynamoDB and containers of Cosmos DB."""
 
 import datetime
 from typing import Any
@@ -7,6 +7,7 @@ import pytest
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import SparkSession
 
+from tests.cosmos.server import CosmosServer
 from tests.dynamodb.server import StreamsServer, settings_of
 from tests.mongo import Shop
 
@@ -96,3 +97,23 @@ def test_items_come_under_a_users_schema(spark: SparkSession) -> None:
     assert [(each["id"], each["n"]) for each in rows] == [(f"k{n:03}", n) for n in range(100)]
     assert [each["doc"]["tags"] for each in rows] == [["a"]] * 100
     assert {each["_operation"] for each in rows} == {"READ"}
+
+
+def test_items_of_a_container_of_several_ranges_come_under_a_users_schema(
+    spark: SparkSession,
+) -> None:
+    with CosmosServer() as server:
+        orders = server.container("shop", "orders")
+        for n in range(100):
+            orders.put({"id": f"k{n:03}", "pk": f"k{n:03}", "n": n, "doc": {"tags": ["a"]}})
+        orders.split()
+        options = {"endpoint": server.url, "key": server.key, "database": "shop"}
+        reader = spark.read.format("penstock").options(backend="cosmos", container="orders")
+        frame = reader.options(**options).schema(_USERS)
+        loaded = frame.load(table="shop.orders")
+        assert loaded.rdd.getNumPartitions() > 1
+        rows = loaded.orderBy("id").collect()
+    assert [(each["id"], each["n"]) for each in rows] == [(f"k{n:03}", n) for n in range(100)]
+    assert [each["doc"]["tags"] for each in rows] == [["a"]] * 100
+    assert {each["_operation"] for each in rows} == {"READ"}
+    assert rows[0]["_sequence"]
