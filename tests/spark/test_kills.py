@@ -20,14 +20,17 @@ import pytest
 
 from penstock.model.errors import Unavailable
 from tests.cluster import Cluster
-from tests.microbatch.sources import Table, drop_slots, is_read
+from tests.cosmos.server import CosmosServer
+from tests.dynamodb.server import StreamsServer
+from tests.microbatch.sources import Documents, Items, Orders, Table, Written, drop_slots, is_read
+from tests.mongo import shop_on
 from tests.pipeline.running import SHORT_LIVED
 from tests.servers import Database
 from tests.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.timeout(900)]
 
-ROWS, MORE = 4_000, 500
+ROWS, MORE, EVENTS = 4_000, 500, 500
 # On a busy machine, of a Python that Spark started: to be started again.
 SLOW = "Python worker failed to connect back"
 TRIGGERS = [
@@ -75,6 +78,20 @@ def dropped(database: Database) -> bool:
     return True
 
 
+@pytest.fixture(params=["mongodb", "dynamodb", "cosmos"])
+def other(request: pytest.FixtureRequest) -> Iterator[Written]:
+    """A source of another kind, which keeps no place for a reader: without a backlog."""
+    if request.param == "mongodb":
+        with shop_on(request.getfixturevalue("mongo")) as shop:
+            yield Documents(shop)
+    elif request.param == "dynamodb":
+        with StreamsServer() as streams:
+            yield Items(streams)
+    else:
+        with CosmosServer() as cosmos:
+            yield Orders(cosmos, "latest_version")
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     try:
@@ -89,7 +106,7 @@ class Job:
     """A driver of its own; `folder` is where its lake and its checkpoint are."""
 
     def __init__(
-        self, folder: Path, table: Table, trigger: dict[str, Any], master: str = "local[2]"
+        self, folder: Path, table: Written, trigger: dict[str, Any], master: str = "local[2]"
     ) -> None:
         self._folder, self._table, self._trigger, self._master = folder, table, trigger, master
 
@@ -112,7 +129,7 @@ class Job:
             conf |= {"spark.executor.memory": "512m", "spark.executor.cores": "1"}
         given = {
             "master": self._master, "conf": conf, "trigger": self._trigger,
-            "source": {**self._table.options, "max_events": "500"},
+            "source": {**self._table.options, "max_events": str(EVENTS)},
             "sink": {
                 "path": str(self._folder / "lake"),
                 "checkpointLocation": str(self._folder / "checkpoint"),
@@ -195,8 +212,8 @@ class Job:
         logs = self._folder.glob("lake/_spark_metadata/[0-9]*")
         lines = [line for log in logs for line in log.read_text().splitlines()[1:]]
         files = {json.loads(line)["path"].removeprefix("file://") for line in lines}
-        read = [pq.ParquetFile(file).read().column("document_id").to_pylist() for file in files]
-        return sorted(int(number) for ids in read for number in ids)
+        read = [pq.ParquetFile(file).read().to_pylist() for file in files]
+        return sorted(self._table.found([row for rows in read for row in rows]))
 
 
 @pytest.mark.parametrize("trigger", TRIGGERS, ids=str)
@@ -206,6 +223,28 @@ def test_a_killed_driver_and_a_killed_reader(
     with Job(tmp_path, table, trigger) as job:
         job.reach("offsets")
         job.kill()
+        job.start()
+        job.reach("commits")
+        job.kill_the_reader()
+        assert 0 < len(job.ids) < ROWS
+        job.start()
+        job.finish()
+        assert job.ids == list(range(1, ROWS + MORE + 1))
+
+
+@pytest.mark.thorough  # of PostgreSQL above
+@pytest.mark.parametrize("trigger", [{}, {"availableNow": True}], ids=str)
+def test_a_killed_driver_and_a_killed_reader_of_other_sources(
+    other: Written, tmp_path: Path, trigger: dict[str, Any]
+) -> None:
+    with Job(tmp_path, other, {"availableNow": True}) as first:
+        first.end()  # its checkpoint has the place from which changes are read
+    other.write(ROWS // 2)
+    with Job(tmp_path, other, trigger) as job:
+        job.reach("offsets")
+        job.kill()
+        other.split()
+        other.write(ROWS // 2)
         job.start()
         job.reach("commits")
         job.kill_the_reader()
