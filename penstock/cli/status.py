@@ -9,8 +9,9 @@ import termios
 import time
 import tty
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 from urllib.parse import urlsplit
 
 import click
@@ -93,14 +94,14 @@ def top(*, where: str, once: bool, as_json: bool, token: str | None) -> None:
         else:
             _print(found, history)
         raise SystemExit(0 if found["health"] == "ok" else 1)
-    # Terminated, it leaves the terminal as it was.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     viewing = Viewing()
-    try:
-        while not _watched(ops, console, viewing):
-            os.kill(0, signal.SIGTSTP)  # with the terminal as it was, until `fg`
-    except KeyboardInterrupt:
-        return
+    # Ended by a signal, it leaves the terminal as it was. What a handler raises may be lost where
+    # Python collects garbage: then the end of the screen is the next look at `is_done`.
+    for number, code in ((signal.SIGINT, 0), (signal.SIGTERM, 143)):
+        signal.signal(number, partial(viewing.end, code))
+    while not _watched(ops, console, viewing):
+        os.kill(0, signal.SIGTSTP)  # with the terminal as it was, until `fg`
+    raise SystemExit(viewing.code)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -110,6 +111,7 @@ class Viewing:
     screen: str = "overview"
     helps: bool = False
     is_done: bool = False
+    code: int = 0  # that the command ends with
     first: int = 0  # line of the screen that is at the top
     height: int = 1  # lines that fit
     orders: dict[str, str] = field(default_factory=dict)  # of each screen that has another
@@ -132,6 +134,11 @@ class Viewing:
             self.is_done = True
         self.first = self._first(key) if self.screen == before else 0
         self.helps = key == "?" and not self.helps
+
+    def end(self, code: int, *_: object) -> NoReturn:
+        """A signal came."""
+        self.is_done, self.code = True, code
+        raise SystemExit(code)
 
     def _first(self, key: str) -> int:
         """Past the last line: the last page."""
