@@ -138,7 +138,7 @@ async def made(url: str, *names: str) -> None:
     await client.close()
 
 
-@pytest.fixture(params=["json", "msgpack"])
+@pytest.fixture(params=["json", pytest.param("msgpack", marks=pytest.mark.thorough)])
 def encoding(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -54,6 +54,7 @@ def test_the_one_of_spark_runs_and_writes_to_delta_where_it_fits(
     assert list(tmp_path.iterdir())
 
 
+@pytest.mark.thorough  # tests/docs/test_how_to_lake_by_spark.py plays the page of the same steps
 @pytest.mark.spark
 def test_the_one_of_a_lake_appends_and_merges_each_change_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -131,7 +131,14 @@ VALUES = "SELECT id, v::text FROM t ORDER BY id, v"
 
 @pytest.mark.parametrize(
     ("policy", "on_error"),
-    [("add", "dead-letter"), ("ignore", "dead-letter"), ("add", "stop"), ("ignore", "suspend")],
+    [
+        ("add", "dead-letter"),
+        ("ignore", "suspend"),
+        *(
+            pytest.param(*each, marks=pytest.mark.thorough)
+            for each in (("ignore", "dead-letter"), ("add", "stop"))
+        ),
+    ],
 )
 @pytest.mark.parametrize("grows", GROWS)
 def test_what_a_column_of_the_source_may_have_later_is_no_letter(

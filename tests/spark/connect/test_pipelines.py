@@ -134,6 +134,7 @@ def test_the_flow_of_the_page_makes_the_table_of_its_changes(
     assert found == {1: "a", 2: "b", 4: None}
 
 
+@pytest.mark.thorough  # the flow of the test above, as SCD 2
 def test_the_flow_of_the_page_makes_the_history_of_the_table(
     pipeline: Pipeline, table: Table, catalog: Path
 ) -> None:
