@@ -21,6 +21,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
+# Mapped where it was made for: elsewhere all of its addresses are written anew at each start, into
+# memory that is no file's (measured: 117 MB instead of 51, and a tenth of a second).
+_IN_PLACE = "-XX:+UnlockDiagnosticVMOptions -XX:ArchiveRelocationMode=0"
 # Appended when it is complete. A JVM that maps a file that was cut short is killed (observed).
 _END = b"complete"
 
@@ -58,7 +61,7 @@ class ClassArchive:
             with suppress(OSError):
                 os.utime(self.path)
             used = shlex.quote(f"-XX:SharedArchiveFile={self.path}")
-            return f"{used} -Xshare:auto -XX:+VerifySharedSpaces {_QUIET}"
+            return f"{used} -Xshare:auto -XX:+VerifySharedSpaces {_IN_PLACE} {_QUIET}"
         _log("warning", "the class archive is not complete: remove the file", file=str(self.path))
         return ""
 
