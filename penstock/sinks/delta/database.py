@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pyarrow as pa
 from psycopg import sql
 
@@ -50,7 +51,24 @@ class DeltaLedger(SqliteLedger):
         """CREATE TABLE IF NOT EXISTS {own}delta (
             app text PRIMARY KEY, number bigint NOT NULL, writer text NOT NULL,
             parts text NOT NULL, place text NOT NULL)""",
+        # What our last commit left of a table, as JSON.
+        """CREATE TABLE IF NOT EXISTS {own}delta_table (
+            target text PRIMARY KEY, size text NOT NULL)""",
     )
+    _newest = (*SqliteLedger._newest, "delta_table")
+
+    def sizes(self) -> Mapping[str, Mapping[str, Any]]:
+        if not self.is_there("delta_table"):
+            return {}
+        found = self.run(f"SELECT target, size FROM {self.own}delta_table").fetchall()
+        return {target: orjson.loads(size) for target, size in found}
+
+    def keep_size(self, target: str, size: Mapping[str, Any]) -> None:
+        self.run(
+            f"INSERT INTO {self.own}delta_table (target, size) VALUES (%s, %s)"
+            " ON CONFLICT (target) DO UPDATE SET size = excluded.size",
+            [target, orjson.dumps(size).decode()],
+        )
 
 
 class DeltaDatabase(SqliteDatabase):
@@ -78,7 +96,7 @@ class DeltaDatabase(SqliteDatabase):
             generated=own_names(layout) & kinds.keys(),
         )  # fmt: skip
 
-    def size(self, target: str) -> Mapping[str, int]:
+    def size(self, target: str) -> Mapping[str, Any]:
         schema, _, table = target.partition(".")
         layout = self._layouts.get((schema, table))
         return lake.size_of(layout) if layout is not None else {}

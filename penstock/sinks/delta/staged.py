@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -343,8 +344,8 @@ class DeltaStagedRows(StagedRows):
             )
 
     def _keep(self, cursor: Any, table: Any, commit: DeltaCommit) -> None:
-        """The ledger has the commit; and now and then the table is cleaned, which no commit of ours
-        comes between."""
+        """The ledger has the commit, and what it left; and now and then the table is cleaned, which
+        no commit of ours comes between."""
         if lake.number_of(table, self.app) != commit.number:
             return  # there was nothing to change, of which delta-rs makes no commit
         ledger = self._ledger(cursor)
@@ -354,7 +355,11 @@ class DeltaStagedRows(StagedRows):
         if layout.clean and now - _cleaned.setdefault(layout.uri, now) >= layout.clean:
             _cleaned[layout.uri] = now
             with suppress(PenstockError):  # it is tried again the next time
-                lake.clean(layout)
+                table = lake.clean(layout) or table
+        ledger.keep_size(
+            f"{self.destination.schema}.{self.destination.table}",
+            lake.size_at(table, datetime.now(UTC)),
+        )
 
     # Loads.
 
