@@ -38,6 +38,8 @@ def list_(*, file: Path, as_json: bool) -> None:
     for row in () if as_json else rows:
         if row["state"] in ("suspended", "waiting") and row.get("error"):
             click.echo(f"{row['table']}: {row['error']}")
+        if nulled := row.get("nulled"):
+            click.echo(f"{row['table']}: null for what does not fit: {', '.join(nulled)}")
 
 
 @command.command("resume")

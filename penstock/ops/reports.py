@@ -413,6 +413,9 @@ class TableStatus(StatusReport):
     version: int | None = told(None, "Of a Delta table after the last commit of penstock.")
     files: int | None = told(None, "Files of a Delta table at this version.", series="table_files")
     bytes: int | None = told(None, "Bytes of these files.", series="table_bytes")
+    nulled: Sequence[str] | None = told(
+        None, "Columns of a Delta table that are null for values that their type cannot hold."
+    )
     last_commit: str | None = told(None, "When penstock committed to a Delta table last.")
 
     @property

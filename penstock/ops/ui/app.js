@@ -220,7 +220,7 @@ function tables() {
       { text: each.last_change_seconds === undefined ? "" : `${seconds(each.last_change_seconds)} ago`, sort: each.last_change_seconds ?? Infinity },
       { text: each.files === undefined ? "" : `${number(each.files)} files, ${bytes(each.bytes)}, version ${each.version} of ${time(each.last_commit)}`, sort: each.bytes ?? -1 },
       last ? { text: `${last.state} ${time(last.at)}, ${number(last.rows)} rows`, sort: last.at } : "",
-      local([each.error || each.reason, each.held ? `${number(each.held)} held` : "", each.skipped ? `${number(each.skipped)} skipped` : "", each.letters ? `${number(each.letters)} dead letters` : ""]
+      local([each.error || each.reason, each.held ? `${number(each.held)} held` : "", each.skipped ? `${number(each.skipped)} skipped` : "", each.letters ? `${number(each.letters)} dead letters` : "", each.nulled ? `null for what does not fit: ${each.nulled.join(", ")}` : ""]
         .filter(Boolean).join("; ")),
       stands ? buttons(["Resume", "resume-table", whose], ["Resume with its rows", "resume-table", { ...whose, snapshot: true }])
         : buttons(["Snapshot", "snapshot", whose], ["Suspend", "suspend-table", whose]),

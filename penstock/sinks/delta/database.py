@@ -12,7 +12,7 @@ from psycopg import sql
 from penstock.model.errors import SettingsError
 from penstock.process.sqlite_file import translated
 from penstock.sinks.delta import lake
-from penstock.sinks.delta.kinds import kind_named, kind_of
+from penstock.sinks.delta.kinds import OnMisfit, kind_named, kind_of
 from penstock.sinks.delta.lake import ColumnChange, DeltaLayout
 from penstock.sinks.delta.staged import (
     BUCKET,
@@ -74,9 +74,12 @@ class DeltaLedger(SqliteLedger):
 class DeltaDatabase(SqliteDatabase):
     """See `TableDatabase`. `layouts`: of each target, by its schema and name."""
 
-    def __init__(self, ledger: Path, layouts: Mapping[tuple[str, str], DeltaLayout]) -> None:
+    def __init__(
+        self, ledger: Path, layouts: Mapping[tuple[str, str], DeltaLayout],
+        on_misfit: OnMisfit = "refuse",
+    ) -> None:  # fmt: skip
         super().__init__(ledger)
-        self._layouts = layouts
+        self._layouts, self._on_misfit = layouts, on_misfit
 
     def ledger(self, cursor: Any) -> TargetLedger:
         return DeltaLedger(cursor)
@@ -102,10 +105,10 @@ class DeltaDatabase(SqliteDatabase):
         return lake.size_of(layout) if layout is not None else {}
 
     def type_at(self, cursor: Any, column: RelationColumn) -> str:
-        return kind_of(column)
+        return kind_of(column, self._on_misfit)
 
     def may_be_large(self, cursor: Any, column: RelationColumn) -> bool:
-        kind = kind_of(column)
+        kind = self.type_at(cursor, column)
         return kind in ("text", "bytea") or kind.endswith("[]") or kind.startswith("numeric")
 
     def staged(  # type: ignore[override]
@@ -115,6 +118,7 @@ class DeltaDatabase(SqliteDatabase):
         options: dict[str, Any] = {
             "layout": self._layouts[found.schema, found.table],
             "ledger": self.ledger,
+            "on_misfit": self._on_misfit,
         }
         if periods is not None:
             return DeltaStagedHistory(relation, found, mapping, number, periods=periods, **options)
