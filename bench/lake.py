@@ -2,8 +2,8 @@
 trigger AvailableNow, whose `foreachBatch` merges by deltalake. Then how soon rows are visible.
 
 The job runs in a process of its own, as `python -m bench.lake JSON`. Seconds count from the start
-of a way's process to its last commit, so how it starts counts. Afterwards both tables have the rows of
-the source, or there is no result.
+of a way's process to its last commit, so how it starts counts. Afterwards both tables have the
+rows of the source, or there is no result.
 """
 
 import json
