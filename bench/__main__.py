@@ -20,6 +20,7 @@ from .delta import delta, show_commits
 from .drain import Drain, drain, drain_source
 from .idle import idle
 from .iterate import iterate
+from .lake import lake_figures
 from .latency import Latency, Load, latency, latency_source
 from .mirror import mirror
 from .outage import outage
@@ -37,7 +38,7 @@ console = Console(width=None if sys.stdout.isatty() else 120)
 
 KINDS = (
     "all", "drain", "latency", "scaling", "outage", "takeover", "deliveries", "iterate", "snapshot",
-    "mirror", "consolidate", "delta", "spark", "idle",
+    "mirror", "consolidate", "delta", "lake", "spark", "idle",
 )  # fmt: skip
 MOST_RECORDS = 20_000  # of `iterate`: more change nothing
 MOST_MIRRORED = 200_000  # rows of `mirror`
@@ -231,6 +232,13 @@ def _measured(
         committed = delta(fresh(), rows=options["rows"])
         show_commits(console, committed)
         results["delta"] = [{**asdict(one), "ratio": one.ratio} for one in committed]
+    if what == "lake":
+        found = list(lake_figures(
+            fresh(), rows=options["rows"], seconds=options["seconds"],
+            warm_up=options["warm_up"], version=options["version"],
+        ))  # fmt: skip
+        show_figures(console, found, "a Delta table")
+        results["lake"] = [asdict(one) for one in found]
     if what == "spark":
         sizes = {"rows": options["rows"], "version": options["version"]}
         jobs = [*typed_figures(fresh(), **sizes), *figures(fresh(), **sizes)]

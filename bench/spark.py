@@ -107,9 +107,9 @@ def figures(folder: Path, *, rows: int, version: int) -> Iterator[Figure]:
             )  # fmt: skip
 
 
-def show_figures(console: Console, found: list[Figure]) -> None:
+def show_figures(console: Console, found: list[Figure], title: str = "Spark jobs") -> None:
     """One line each."""
-    shown = Table(title="Spark jobs", title_justify="left")
+    shown = Table(title=title, title_justify="left")
     for name in ("figure", "value", "unit", "wanted"):
         shown.add_column(name, justify="right" if name == "value" else "left")
     for one in found:

@@ -38,6 +38,8 @@ def list_(*, file: Path, as_json: bool) -> None:
     for row in () if as_json else rows:
         if row["state"] in ("suspended", "waiting") and row.get("error"):
             click.echo(f"{row['table']}: {row['error']}")
+        if nulled := row.get("nulled"):
+            click.echo(f"{row['table']}: null for what does not fit: {', '.join(nulled)}")
 
 
 @command.command("resume")
@@ -110,7 +112,8 @@ def _rows(pipeline: Pipeline) -> Iterator[Mapping[str, Any]]:
     sink = Operated.by_command(pipeline).letters
     sizes = cache(partial(_size, sink))
     for each in sink.tables():
-        row = {**each, **sizes(str(each.get("target")))}
+        of_ledger = {name: value for name, value in each.items() if name not in _OF_FILES.values()}
+        row = of_ledger | dict(sizes(str(each.get("target"))))
         known.setdefault((each["backend"], each["table"]), []).append(row)
     keeps_all = any("sid" in each for same in known.values() for each in same)
     for backend in () if keeps_all else pipeline.backends:
@@ -121,7 +124,7 @@ def _rows(pipeline: Pipeline) -> Iterator[Mapping[str, Any]]:
         yield from same
 
 
-def _size(sink: object, target: str) -> Mapping[str, int]:
+def _size(sink: object, target: str) -> Mapping[str, Any]:
     try:
         return sink.size(target) if isinstance(sink, LoadsTables) else {}
     except PenstockError as error:
@@ -146,7 +149,7 @@ _OF_TABLES = {
     name: name for name in ("backend", "sid", "table", "state", "since", "reason", "held", "place")
 }  # fmt: skip
 
-_OF_FILES = {name: name for name in ("version", "files", "bytes")}
+_OF_FILES = {"last commit": "last_commit", "version": "version", "files": "files", "bytes": "bytes"}
 
 
 def _cell(value: object) -> str:

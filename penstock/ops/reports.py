@@ -410,6 +410,13 @@ class TableStatus(StatusReport):
     skipped: int | None = told(None, "Changes that are missing in the sink.")
     first_skipped: str | None = told(None, "Where they begin, or where those that are held do.")
     last_skipped: str | None = told(None, "Where they end, or where those that are held do.")
+    version: int | None = told(None, "Of a Delta table after the last commit of penstock.")
+    files: int | None = told(None, "Files of a Delta table at this version.", series="table_files")
+    bytes: int | None = told(None, "Bytes of these files.", series="table_bytes")
+    nulled: Sequence[str] | None = told(
+        None, "Columns of a Delta table that are null for values that their type cannot hold."
+    )
+    last_commit: str | None = told(None, "When penstock committed to a Delta table last.")
 
     @property
     def name(self) -> str:

@@ -170,6 +170,6 @@ class LoadsTables(Protocol):
         """Has a table (`table` or `schema.table` of the source) loaded anew, of one partition or
         all, of one backend or all; returns their names."""
 
-    def size(self, target: str) -> Mapping[str, int]:
-        """Of a table of the sink that is files: its `version`, and how many `files` and `bytes` it
-        has; else empty. It is asked only when an operator looks."""
+    def size(self, target: str) -> Mapping[str, Any]:
+        """Of a table of the sink that is files: its `version`, how many `files` and `bytes` that
+        has, and when its `last_commit` was; else empty. It is asked only when an operator looks."""

@@ -84,7 +84,7 @@ class TableDatabase(ABC):
     def find(self, cursor: Any, schema: str, table: str) -> Destination | None:
         """A table as it is now; None if there is none."""
 
-    def size(self, target: str) -> Mapping[str, int]:
+    def size(self, target: str) -> Mapping[str, Any]:
         """Of a table (`schema.table`) that is files, see `LoadsTables.size`; else empty."""
         return {}
 

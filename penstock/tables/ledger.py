@@ -128,7 +128,17 @@ class TargetLedger(LedgerTables):
             ORDER BY backend, "schema" || '.' || "table", id""",
             values,
         )
-        return [TableRecord(LedgerRow.of(*row[9:]), *row[:9]) for row in found.fetchall()]
+        rows, sizes = found.fetchall(), self.sizes()
+        return [
+            TableRecord(LedgerRow.of(*row[9:]), *row[:9])._replace(
+                size=tuple(sizes.get(row[3], {}).items())
+            )
+            for row in rows
+        ]
+
+    def sizes(self) -> Mapping[str, Mapping[str, Any]]:
+        """By target, see `LoadsTables.size`: after the last commit of ours; of no others."""
+        return {}
 
     def lock(self, ids: Iterable[int]) -> Mapping[int, LedgerRow]:
         """The rows, which nobody else changes until the transaction's end."""

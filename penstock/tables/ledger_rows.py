@@ -147,7 +147,8 @@ class LoadPart(NamedTuple):
 
 class TableRecord(NamedTuple):
     """All that the ledger says of a table (`schema.table`) of a source, with its `row`: since when
-    it is in its state, how many changes are held, and of which transactions."""
+    it is in its state, how many changes are held, and of which transactions; see
+    `TargetLedger.sizes`."""
 
     row: LedgerRow
     backend: str
@@ -159,6 +160,7 @@ class TableRecord(NamedTuple):
     first: str | None
     ordinal: int | None  # of the first held change
     last: str | None
+    size: tuple[tuple[str, Any], ...] = ()
 
     def is_before(self, change: LineChange) -> bool:
         """Whether it lacks what was there before a change."""
@@ -177,4 +179,5 @@ class TableRecord(NamedTuple):
             "error": row.detail, "since": self.since.astimezone(UTC).isoformat(),
             "place": row.place and str(row.place), "held": self.held, "first_skipped": self.first,
             "last_skipped": self.last, "ignored": KnownColumns.parse(row.columns).ignored,
+            **dict(self.size),
         }  # fmt: skip

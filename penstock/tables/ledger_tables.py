@@ -69,6 +69,7 @@ class LedgerTables:
 
     _id = "bigint GENERATED ALWAYS AS IDENTITY"  # the type of a number that rows get
     _create: Sequence[str] = CREATE
+    _newest: Sequence[str] = ("source", "known", "refused")  # each newer than the others
 
     def __init__(self, schema: str, cursor: Any) -> None:
         self._schema, self._cursor = schema, cursor
@@ -87,7 +88,7 @@ class LedgerTables:
         if self.is_there("format"):  # a table of one number, of later versions
             (found,) = self.run(f"SELECT max(number) FROM {self.own}format").fetchone()
             verify_format(found, f"the ledger with {self.letters_table}")
-        if all(map(self.is_there, ("source", "known", "refused"))):  # each newer than the others
+        if all(map(self.is_there, self._newest)):
             return
         is_old = self.is_there() and not self.is_there("source")
         for statement in self._create:

@@ -310,6 +310,18 @@ def test_a_thousand_partitions_are_sorted_and_filtered(served: Served, page: Any
     )
 
 
+def test_tables_that_are_files_have_a_column_for_them(served: Served, page: Any) -> None:
+    plain = TableStatus(backend="a", table="public.items", state="live")
+    served.board.post("a/public.items", plain)
+    page.click("nav a[href='#/tables']")
+    until(lambda: "public.items" in page.inner_text("#tables"))
+    assert "Files" not in page.inner_text("#tables")
+    size = {"version": 12, "files": 1203, "bytes": 5 << 20, "last_commit": "2026-11-27T01:00:00Z"}
+    served.board.post("a/public.items", TableStatus(**plain.named, **size))
+    until(lambda: "1,203 files, 5 MiB, version 12 of " in page.inner_text("#tables"))
+    assert "Files" in page.inner_text("#tables thead")
+
+
 def test_hosts_gaps_and_last_snapshots_are_shown(served: Served, page: Any) -> None:
     board = served.board
     board.post("a", SourceReport(connected=True, host="h1", hosts={"h1": 3, "h2": 2}, unowned=1))

@@ -218,13 +218,15 @@ function tables() {
       { text: Object.entries(each.applied ?? {}).map(([what, count]) => `${number(count)} ${what}`).join(", "), sort: sum(Object.values(each.applied ?? {}), (count) => count) },
       { text: each.rate === undefined ? "" : rate(each.rate), sort: each.rate ?? -1 },
       { text: each.last_change_seconds === undefined ? "" : `${seconds(each.last_change_seconds)} ago`, sort: each.last_change_seconds ?? Infinity },
+      { text: each.files === undefined ? "" : `${number(each.files)} files, ${bytes(each.bytes)}, version ${each.version} of ${time(each.last_commit)}`, sort: each.bytes ?? -1 },
       last ? { text: `${last.state} ${time(last.at)}, ${number(last.rows)} rows`, sort: last.at } : "",
-      local([each.error || each.reason, each.held ? `${number(each.held)} held` : "", each.skipped ? `${number(each.skipped)} skipped` : "", each.letters ? `${number(each.letters)} dead letters` : ""]
+      local([each.error || each.reason, each.held ? `${number(each.held)} held` : "", each.skipped ? `${number(each.skipped)} skipped` : "", each.letters ? `${number(each.letters)} dead letters` : "", each.nulled ? `null for what does not fit: ${each.nulled.join(", ")}` : ""]
         .filter(Boolean).join("; ")),
       stands ? buttons(["Resume", "resume-table", whose], ["Resume with its rows", "resume-table", { ...whose, snapshot: true }])
         : buttons(["Snapshot", "snapshot", whose], ["Suspend", "suspend-table", whose]),
     ];
   }));
+  $("#tables").classList.toggle("plain", status.tables.every((each) => each.files === undefined));
   empty("tables", !status.tables.length);
   $("#tables-left").textContent = `${number(Math.min(500, found.length))} of ${number(status.tables.length)} tables`;
 }

@@ -5,13 +5,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pyarrow as pa
 from psycopg import sql
 
 from penstock.model.errors import SettingsError
 from penstock.process.sqlite_file import translated
 from penstock.sinks.delta import lake
-from penstock.sinks.delta.kinds import kind_named, kind_of
+from penstock.sinks.delta.kinds import OnMisfit, kind_named, kind_of
 from penstock.sinks.delta.lake import ColumnChange, DeltaLayout
 from penstock.sinks.delta.staged import (
     BUCKET,
@@ -50,15 +51,35 @@ class DeltaLedger(SqliteLedger):
         """CREATE TABLE IF NOT EXISTS {own}delta (
             app text PRIMARY KEY, number bigint NOT NULL, writer text NOT NULL,
             parts text NOT NULL, place text NOT NULL)""",
+        # What our last commit left of a table, as JSON.
+        """CREATE TABLE IF NOT EXISTS {own}delta_table (
+            target text PRIMARY KEY, size text NOT NULL)""",
     )
+    _newest = (*SqliteLedger._newest, "delta_table")
+
+    def sizes(self) -> Mapping[str, Mapping[str, Any]]:
+        if not self.is_there("delta_table"):
+            return {}
+        found = self.run(f"SELECT target, size FROM {self.own}delta_table").fetchall()
+        return {target: orjson.loads(size) for target, size in found}
+
+    def keep_size(self, target: str, size: Mapping[str, Any]) -> None:
+        self.run(
+            f"INSERT INTO {self.own}delta_table (target, size) VALUES (%s, %s)"
+            " ON CONFLICT (target) DO UPDATE SET size = excluded.size",
+            [target, orjson.dumps(size).decode()],
+        )
 
 
 class DeltaDatabase(SqliteDatabase):
     """See `TableDatabase`. `layouts`: of each target, by its schema and name."""
 
-    def __init__(self, ledger: Path, layouts: Mapping[tuple[str, str], DeltaLayout]) -> None:
+    def __init__(
+        self, ledger: Path, layouts: Mapping[tuple[str, str], DeltaLayout],
+        on_misfit: OnMisfit = "refuse",
+    ) -> None:  # fmt: skip
         super().__init__(ledger)
-        self._layouts = layouts
+        self._layouts, self._on_misfit = layouts, on_misfit
 
     def ledger(self, cursor: Any) -> TargetLedger:
         return DeltaLedger(cursor)
@@ -78,16 +99,16 @@ class DeltaDatabase(SqliteDatabase):
             generated=own_names(layout) & kinds.keys(),
         )  # fmt: skip
 
-    def size(self, target: str) -> Mapping[str, int]:
+    def size(self, target: str) -> Mapping[str, Any]:
         schema, _, table = target.partition(".")
         layout = self._layouts.get((schema, table))
         return lake.size_of(layout) if layout is not None else {}
 
     def type_at(self, cursor: Any, column: RelationColumn) -> str:
-        return kind_of(column)
+        return kind_of(column, self._on_misfit)
 
     def may_be_large(self, cursor: Any, column: RelationColumn) -> bool:
-        kind = kind_of(column)
+        kind = self.type_at(cursor, column)
         return kind in ("text", "bytea") or kind.endswith("[]") or kind.startswith("numeric")
 
     def staged(  # type: ignore[override]
@@ -97,6 +118,7 @@ class DeltaDatabase(SqliteDatabase):
         options: dict[str, Any] = {
             "layout": self._layouts[found.schema, found.table],
             "ledger": self.ledger,
+            "on_misfit": self._on_misfit,
         }
         if periods is not None:
             return DeltaStagedHistory(relation, found, mapping, number, periods=periods, **options)

@@ -5,13 +5,17 @@ more than 38 digits: one name for a column, whether the log, the catalogue or th
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
 from penstock.tables.lines import RelationColumn
 from penstock.typed.lines import TYPES, arrow_type
 from penstock.wire.pgoutput.values import ARRAYS
+
+# What becomes of a value that its column's type cannot hold. `text`: dates and timestamps, which
+# have values that no reader's have, are texts.
+OnMisfit = Literal["refuse", "null", "text"]
 
 _NUMERIC, _HEADER = 1700, 4  # a modifier is the size of a header more
 # Types that changes have as a number.
@@ -20,12 +24,16 @@ _NAMES: Mapping[int, str] = {
     701: "double precision", 1082: "date", 1114: "timestamp without time zone",
     1184: "timestamp with time zone",
 }  # fmt: skip
+_TIMES = ("date", "timestamp without time zone", "timestamp with time zone")
 _KINDS = {kind: name for name, kind in TYPES.items() if name != "oid"}
 
 
-def kind_of(column: RelationColumn) -> str:
+def kind_of(column: RelationColumn, on_misfit: OnMisfit = "refuse") -> str:
     """The type that the table has for a source's column."""
-    return kind_named(arrow_type(column.type or _built_in(column.oid, column.modifier)))
+    kind = kind_named(arrow_type(column.type or _built_in(column.oid, column.modifier)))
+    if on_misfit == "text" and (base := kind.removesuffix("[]")) in _TIMES:
+        return kind.replace(base, "text")
+    return kind
 
 
 def _built_in(oid: int, modifier: int) -> str:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeAlias
 
 import orjson
@@ -89,13 +89,22 @@ def schema_of(table: DeltaTable) -> pa.Schema:
     return pa.schema(fields)
 
 
-def size_of(layout: DeltaLayout) -> Mapping[str, int]:
-    """See `LoadsTables.size`: of the last version, without files that only older ones have."""
+def size_of(layout: DeltaLayout) -> Mapping[str, Any]:
+    """See `LoadsTables.size`."""
     if (table := open_table(layout)) is None:
         return {}
     with translated("reading", layout.uri):
-        sizes: list[Any] = pa.table(table.get_add_actions()).column("size_bytes").to_pylist()
-    return {"version": table.version(), "files": len(sizes), "bytes": sum(sizes)}
+        last = next(iter(table.history(1)), {}).get("timestamp")  # milliseconds
+        return size_at(table, None if last is None else datetime.fromtimestamp(last / 1000, UTC))
+
+
+def size_at(table: DeltaTable, committed: datetime | None) -> Mapping[str, Any]:
+    """Of the version that was loaded, which was committed then: without files that only older ones
+    have."""
+    sizes: list[Any] = pa.table(table.get_add_actions()).column("size_bytes").to_pylist()
+    found = {"version": table.version(), "files": len(sizes), "bytes": sum(sizes)}
+    at = {} if committed is None else {"last_commit": committed.isoformat(timespec="milliseconds")}
+    return found | at
 
 
 def create_table(layout: DeltaLayout, schema: pa.Schema, partition_by: Sequence[str]) -> None:
@@ -194,13 +203,15 @@ def rows_at(table: DeltaTable, names: Sequence[str], where: Any) -> pa.Table:
     return table.to_pyarrow_dataset().to_table(columns=[*names], filter=where)
 
 
-def clean(layout: DeltaLayout) -> None:
-    """Joins small files, and removes those and entries of the log that are old."""
+def clean(layout: DeltaLayout) -> DeltaTable | None:
+    """Joins small files, and removes those and entries of the log that are old. Returns the table
+    as it is then."""
     if (table := open_table(layout)) is not None:
         with translated("compacting", layout.uri):
             table.optimize.compact(commit_properties=CommitProperties(max_commit_retries=0))
             table.vacuum(dry_run=False)
             table.cleanup_metadata()
+    return table
 
 
 class ColumnChange(NamedTuple):

@@ -1,19 +1,21 @@
 """Changes of a table -> rows of Arrow: folded by key, or one for each change. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from penstock.model.errors import Rejected, SettingsError
 from penstock.tables.fold import EMPTYING, LINES
 from penstock.tables.lines import NULL, LineChange, SourceRelation
+from penstock.typed.columns import COLUMNS
 from penstock.typed.line_rows import LineRows
 from penstock.typed.lines import read_lines
 
 # Whether the row with the key goes, in the source of a MERGE.
 GONE = "__gone"
+_REST = "_rest"
 
 
 @dataclass(slots=True)
@@ -69,37 +71,58 @@ def of_key(text: str, key: Sequence[int], width: int) -> str:
     return "\t".join(cells)
 
 
+class ReadRows(NamedTuple):
+    """`nulled`: columns that are null in a row, as their type cannot hold its value."""
+
+    rows: pa.Table
+    nulled: Collection[str] = ()
+
+
 def read_rows(
-    table: str, lines: Iterable[str], names: Sequence[str], kinds: pa.Schema, boxes: Sequence[str]
-) -> pa.Table:
-    """The columns `kinds` of lines of `names`. Raises Rejected for a value that its column's type
-    cannot hold."""
+    table: str, lines: Iterable[str], names: Sequence[str], kinds: pa.Schema, boxes: Sequence[str],
+    *, nulls: Collection[str] = (),
+) -> ReadRows:  # fmt: skip
+    """The columns `kinds` of lines of `names`. A value that its column's type cannot hold is null
+    in one of `nulls`. Raises Rejected for others."""
     data = "".join([f"{line}\n" for line in lines]).encode()
     if not data:
-        return kinds.empty_table()
+        return ReadRows(kinds.empty_table())
     columns, misfits = read_lines(data, names, kinds, boxes)
-    if misfits:
-        raise _misfit(table, misfits[0].column, kinds.field(misfits[0].column).type)
-    return pa.Table.from_arrays(columns, schema=kinds)
+    nulled = {each.column for each in misfits}
+    for name in sorted(nulled - {*nulls}):
+        raise _misfit(table, name, kinds.field(name).type)
+    return ReadRows(pa.Table.from_arrays(columns, schema=kinds), nulled)
 
 
 def _misfit(table: str, column: str, kind: Any) -> Rejected:
     return Rejected(
         f"{table} has a value in the column {column} that {kind} cannot hold", "delta.misfit",
-        hint="correct it at its source; or make the table by hand, with a string there",
+        hint="correct it at its source; or set `sink.on_misfit`; or make the table by hand, with a"
+        " string there",
     )  # fmt: skip
 
 
 def log_rows(
-    table: str, changes: Sequence[LineChange], relation: SourceRelation, kinds: pa.Schema
-) -> pa.Table:
+    table: str, changes: Sequence[LineChange], relation: SourceRelation, kinds: pa.Schema,
+    *, nulls: Collection[str] = (),
+) -> ReadRows:  # fmt: skip
     """A row for each change, with the columns `kinds`. Raises Rejected as `read_rows`."""
-    batch = _batch(changes, relation)
+    batch, schema = _batch(changes, relation), kinds.append(pa.field(_REST, COLUMNS[_REST]))
+    reader = LineRows(
+        table=table, schema=schema if nulls else kinds,
+        on_misfit="PERMISSIVE" if nulls else "FAILFAST",
+    )  # fmt: skip
     try:
-        rows = LineRows(table=table, schema=kinds).of_page([batch], [batch])
-        return pa.Table.from_batches(rows, kinds)
+        rows = pa.Table.from_batches(reader.of_page([batch], [batch]), reader.schema)
     except SettingsError as error:
         raise Rejected(error.message, "delta.misfit", hint=error.hint) from error
+    if not nulls:
+        return ReadRows(rows)
+    rest: list[Any] = rows.column(_REST).drop_null().to_pylist()
+    nulled = {name for row in rest for name, _ in row} & {*kinds.names}
+    for name in sorted(nulled - {*nulls}):
+        raise _misfit(table, name, kinds.field(name).type)
+    return ReadRows(rows.drop_columns([_REST]), nulled)
 
 
 def _batch(changes: Sequence[LineChange], relation: SourceRelation) -> pa.RecordBatch:

@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from penstock.model.settings import Duration, Secret
 from penstock.sinks.delta.database import DeltaDatabase
+from penstock.sinks.delta.kinds import OnMisfit
 from penstock.sinks.delta.lake import DeltaLayout
 from penstock.sinks.tables.settings import (
     CommitSettings,
@@ -63,6 +64,10 @@ class DeltaSinkSettings(TableSinkSettings):
     change in a log. Of tables that penstock makes."""
     history: HistoryColumns = HistoryColumns()
     """What the columns are called that tables of the type `history` have besides."""
+    on_misfit: OnMisfit = "refuse"
+    """What becomes of a value that its column cannot hold, as `infinity` in a timestamp: `refuse`
+    it; `null`, but in a key; or `text`: dates and timestamps are strings in tables that penstock
+    makes."""
     clean: Duration = Field(default=3600.0, ge=0)
     """Seconds between two compactions of a table, each after a commit; 0: none."""
     workers: int = 1
@@ -75,6 +80,11 @@ class DeltaSinkSettings(TableSinkSettings):
         if isinstance(data, dict) and (every := data.get("every")) is not None:
             return data | {"commit": {**(data.get("commit") or {}), "wait": every}}
         return data
+
+    @field_validator("on_misfit", mode="before")
+    @classmethod
+    def _is_a_word(cls, value: object) -> object:
+        return "null" if value is None else value  # YAML's `null`
 
     @field_validator("location")
     @classmethod
@@ -118,7 +128,7 @@ class DeltaSinkSettings(TableSinkSettings):
                 partition_by=self.partition_by,
             )
             for each in self.tables()
-        })  # fmt: skip
+        }, self.on_misfit)  # fmt: skip
 
     @property
     def own_tables(self) -> Collection[tuple[str, str]]:

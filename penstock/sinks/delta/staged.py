@@ -5,9 +5,10 @@ that the ledger lacks: its counter is higher then, and its place or part says wh
 """
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -21,9 +22,9 @@ from psycopg import sql
 from penstock.model.errors import PenstockError, Rejected, SettingsError
 from penstock.model.position import Place
 from penstock.sinks.delta import lake
-from penstock.sinks.delta.kinds import is_box_array, kind_of
+from penstock.sinks.delta.kinds import OnMisfit, is_box_array, kind_of
 from penstock.sinks.delta.lake import DeltaCommit, DeltaLayout
-from penstock.sinks.delta.rows import GONE, FoldedRows, log_rows, read_rows
+from penstock.sinks.delta.rows import GONE, FoldedRows, ReadRows, log_rows, read_rows
 from penstock.tables.fold import LINES, Move
 from penstock.tables.lines import LineChange, RelationColumn, SourceRelation
 from penstock.tables.staged import Destination, RowMapping, StagedRows
@@ -82,10 +83,11 @@ class DeltaStagedRows(StagedRows):
 
     def __init__(
         self, relation: SourceRelation, destination: Destination, mapping: RowMapping, number: int,
-        *, layout: DeltaLayout, ledger: Any,
+        *, layout: DeltaLayout, ledger: Any, on_misfit: OnMisfit = "refuse",
     ) -> None:  # fmt: skip
         super().__init__(relation, destination, mapping, number)
-        self.layout, self._ledger = layout, ledger
+        self.layout, self._ledger, self._on_misfit = layout, ledger, on_misfit
+        self._nulled: frozenset[str] = frozenset()  # columns that are, for values that do not fit
         # A table has no unique index: rows are found by any key.
         self.destination = replace(destination, keys=frozenset([frozenset(self.unique)]))
         self._loaded: list[pa.Table] = []
@@ -251,7 +253,17 @@ class DeltaStagedRows(StagedRows):
         return self._read(keys, self.key, kinds)
 
     def _read(self, lines: Iterable[str], names: Sequence[str], kinds: pa.Schema) -> pa.Table:
-        return read_rows(self._name, lines, names, kinds, self._boxes)
+        return self._noted(
+            read_rows(self._name, lines, names, kinds, self._boxes, nulls=self._nulls)
+        )
+
+    @property
+    def _nulls(self) -> Collection[str]:
+        return self.written - {*self.key} if self._on_misfit == "null" else ()
+
+    def _noted(self, read: ReadRows) -> pa.Table:
+        self._nulled = self._nulled.union(read.nulled)
+        return read.rows
 
     @property
     def _boxes(self) -> Sequence[str]:
@@ -277,7 +289,9 @@ class DeltaStagedRows(StagedRows):
             types = {**COLUMNS, "_key_before": pa.struct(key) if key else None}
             beside = [(name, types[name]) for name in OF_LOG if types[name] is not None]
             kinds = pa.schema([*self._own, *beside])
-            rows = log_rows(self._name, changes, self.relation, kinds)
+            rows = self._noted(
+                log_rows(self._name, changes, self.relation, kinds, nulls=self._nulls)
+            )
             days = rows.column("_committed_at").cast(pa.timestamp("us")).cast(pa.date32())
             return self._beside(rows.append_column(DAY, days))
         lines = folded.lines(self.relation)
@@ -343,8 +357,8 @@ class DeltaStagedRows(StagedRows):
             )
 
     def _keep(self, cursor: Any, table: Any, commit: DeltaCommit) -> None:
-        """The ledger has the commit; and now and then the table is cleaned, which no commit of ours
-        comes between."""
+        """The ledger has the commit, and what it left; and now and then the table is cleaned, which
+        no commit of ours comes between."""
         if lake.number_of(table, self.app) != commit.number:
             return  # there was nothing to change, of which delta-rs makes no commit
         ledger = self._ledger(cursor)
@@ -354,7 +368,11 @@ class DeltaStagedRows(StagedRows):
         if layout.clean and now - _cleaned.setdefault(layout.uri, now) >= layout.clean:
             _cleaned[layout.uri] = now
             with suppress(PenstockError):  # it is tried again the next time
-                lake.clean(layout)
+                table = lake.clean(layout) or table
+        target = f"{self.destination.schema}.{self.destination.table}"
+        nulled = self._nulled.union(ledger.sizes().get(target, {}).get("nulled", ()))
+        size = lake.size_at(table, datetime.now(UTC))
+        ledger.keep_size(target, {**size, **({"nulled": sorted(nulled)} if nulled else {})})
 
     # Loads.
 
@@ -457,13 +475,13 @@ class DeltaStagedRows(StagedRows):
     def preview(self, cursor: Any, line: str) -> tuple[dict[str, Any], dict[str, Any] | None]:
         names = [*self.relation.names]
         kinds = pa.schema([
-            (each.name, arrow_type(kind_of(each))) for each in self.relation.columns
+            (each.name, arrow_type(self._type_at(cursor, each))) for each in self.relation.columns
         ])  # fmt: skip
         values: Mapping[str, Any] = self._read([line.rstrip("\n")], names, kinds).to_pylist()[0]
         return dict(values), {**self.fixed, **{name: values[name] for name in self._own.names}}
 
     def _type_at(self, cursor: Any, column: RelationColumn) -> str:
-        return kind_of(column)
+        return kind_of(column, self._on_misfit)
 
     # What statements need, of which there are none.
 
@@ -489,7 +507,7 @@ _RENAME = "rename it at the source, or leave it out of its publication"
 def own_names(layout: DeltaLayout) -> frozenset[str]:
     """Columns of ours in a table, or beside its rows on their way there."""
     if layout.kind == "log":
-        return frozenset([*OF_LOG, DAY])
+        return frozenset([*COLUMNS, DAY])
     return frozenset([GONE, BUCKET] if layout.buckets else [GONE])
 
 

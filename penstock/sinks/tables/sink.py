@@ -196,7 +196,7 @@ class TableSink(TableLetters):
                 ledger.load_anew(row)
         return [*found.values()]
 
-    def size(self, target: str) -> Mapping[str, int]:
+    def size(self, target: str) -> Mapping[str, Any]:
         return self._database.size(target)
 
 

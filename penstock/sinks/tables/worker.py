@@ -200,6 +200,9 @@ class Worker:
             }  # fmt: skip
             if counted.tables:
                 ledger.advance({table.id: one.place for table, one in counted.tables.items()})
+            sizes = ledger.sizes()
+            for table, one in counted.tables.items():
+                one.size = sizes.get(table.target, {})
         commits = {table.id: rows[table.id].commits + 1 for table in counted.tables}
         self._commits |= commits
         counted.seconds = time.monotonic() - begun

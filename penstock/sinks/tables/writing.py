@@ -33,6 +33,7 @@ class TableWork:
     applied: Counter[str] = field(default_factory=Counter)
     letters: Counter[str] = field(default_factory=Counter)
     lag: float | None = None
+    size: Mapping[str, Any] = field(default_factory=dict)  # of the target, see `LoadsTables`
 
     def note(self, done: Applied, stretch: Stretch) -> None:
         self.applied += done.applied
@@ -44,6 +45,7 @@ class TableWork:
         self.applied += later.applied
         self.letters += later.letters
         self.row, self.place, self.lag = later.row, later.place, later.lag
+        self.size = later.size
 
     def described(self, table: SourceTable) -> dict[str, Any]:
         """As the status page shows it."""
@@ -51,7 +53,7 @@ class TableWork:
         return {
             **table.named, "place": str(self.place), "lag_seconds": lag,
             "applied": self.applied, "letters": self.letters.total(),
-            "ignored": KnownColumns.parse(self.row.columns).ignored,
+            "ignored": KnownColumns.parse(self.row.columns).ignored, **self.size,
         }  # fmt: skip
 
 

@@ -102,7 +102,11 @@ class Flow(Noted):
 
     def states(self) -> list[tuple[str, str]]:
         """Of each table: its state, and why it waits."""
-        return [(each["state"], each["error"]) for each in self._sink.tables()]
+        return [(each["state"], each["error"]) for each in self.tables()]
+
+    def tables(self) -> Sequence[Mapping[str, Any]]:
+        """Each table, as the status page shows it."""
+        return [*self._sink.tables()]
 
     def reload(self, table: str) -> None:
         self._sink.reload(table, None)
