@@ -7,17 +7,21 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from penstock.model.errors import SettingsError
 from penstock.model.settings import Duration, Secret
 from penstock.sinks.delta.database import DeltaDatabase
+from penstock.sinks.delta.documents import declared
 from penstock.sinks.delta.lake import DeltaLayout
 from penstock.sinks.tables.settings import (
     CommitSettings,
     Kind,
     MapEntry,
     MappedTable,
+    TableOptions,
     TableSinkSettings,
 )
 from penstock.tables.history import HistoryColumns
+from penstock.typed import OnMisfit
 
 _LEDGER = "_penstock.db"
 # Options of the map that there are not, and what to do instead.
@@ -26,6 +30,34 @@ _REFUSED = {
     "filter": "give the publication a row filter, or filter where the table is read",
     "partitions": "give the publication `publish_via_partition_root`, or map each to a target",
 }
+
+
+class DeltaTableOptions(TableOptions):
+    """How one table of the map is written."""
+
+    schema: str = ""  # type: ignore[assignment]
+    """Of documents: the columns that rows have instead of `document`, as DDL text of Spark's. The
+    columns `_rest MAP<STRING, STRING>` and `_corrupt STRING` have what has no column, and a
+    document in which something did not fit."""
+    on_misfit: OnMisfit = "FAILFAST"
+    """A document with a value that its column's type cannot hold is a dead letter; with
+    `PERMISSIVE` the value is null."""
+
+    @field_validator("schema")
+    @classmethod
+    def _is_ddl(cls, text: str) -> str:
+        try:
+            declared(text)
+        except SettingsError as error:
+            raise ValueError(f"{error.message}: {error.hint}") from None
+        return text
+
+
+class DeltaMapEntry(MapEntry):
+    """The tables of one backend: `table` or `schema.table` -> options."""
+
+    tables: dict[str, DeltaTableOptions] = Field(default_factory=dict)  # type: ignore[assignment]
+    """Its tables, and how each is written."""
 
 
 class DeltaCommitSettings(CommitSettings):
@@ -41,11 +73,14 @@ class DeltaSinkSettings(TableSinkSettings):
     """Delta tables. Constructing it does no I/O."""
 
     kinds: ClassVar[Collection[Kind]] = ("clone", "append", "history", "log")
+    takes_documents: ClassVar[bool] = True
 
     type: Literal["delta"] = "delta"
     location: str  # Spark takes an option `path` for itself
     """Where each table is: a folder or `s3://BUCKET/...`, in which `{schema}` and `{table}` are the
     target's."""
+    map: tuple[DeltaMapEntry, ...] = ()
+    """The tables of each backend, and how they are written."""
     options: dict[str, Secret] = Field(default_factory=dict)
     """Options of the storage, as delta-rs has them."""
     ledger: Path | None = None
@@ -115,7 +150,7 @@ class DeltaSinkSettings(TableSinkSettings):
             (each.target_schema, each.target): DeltaLayout(
                 uri=self.location.format(schema=each.target_schema, table=each.target),
                 kind=each.options.type, buckets=self.buckets, clean=self.clean, options=options,
-                partition_by=self.partition_by,
+                partition_by=self.partition_by, **_of_documents(each.options),
             )
             for each in self.tables()
         })  # fmt: skip
@@ -142,3 +177,10 @@ class DeltaSinkSettings(TableSinkSettings):
                 "has_sid": "sid_column" in self.model_fields_set,
                 "periods": self.history if options.type == "history" else None,
             })  # fmt: skip
+
+
+def _of_documents(options: TableOptions) -> dict[str, Any]:
+    """Of a layout, for documents with columns of their own."""
+    if not (isinstance(options, DeltaTableOptions) and options.schema):
+        return {}
+    return {"declared": declared(options.schema), "on_misfit": options.on_misfit}
