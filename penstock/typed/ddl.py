@@ -105,6 +105,6 @@ class _Reader:
         try:
             if name in _DECIMALS:
                 return pa.decimal128(*map(int, sizes or (10, 0)), *([0] if len(sizes) == 1 else ()))
-            return pa.string() if name in ("varchar", "char") and sizes else _TYPES[name]
+            return _TYPES[name]
         except (KeyError, ValueError, TypeError):
             raise _wrong(f"{word or 'its end'} is no type that documents have") from None
