@@ -149,8 +149,8 @@ def schema(images: Images = "json") -> pa.Schema:
 
     Images `text` are PostgreSQL's lines of COPY's text format without their end (of documents, as
     `wire.document_lines` makes them, lines of their key and JSON text): `before` and `after` have
-    all columns of the relation in its order, `key` those of the key. The values are the source's own
-    text and are not checked: null is `\\N`, and `\\U` is a
+    all columns of the relation in its order, `key` those of the key. The values are the source's
+    own text and are not checked: null is `\\N`, and `\\U` is a
     column that was not sent (also listed in `unchanged`), or is not in an old row of only a key.
     `delta` is the relation, at its first change in each page: it holds for those after it of the
     same `relation_id` and `schema_version`. It is JSON with the names of an announced schema:
