@@ -22,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from penstock.config.documents import refuse_schema, with_documents
 from penstock.feeds import Feed, FeedPlugin, HasSources, ListsTables
 from penstock.leases import LeaseStore
 from penstock.model.change import Images, OnError
@@ -524,11 +525,19 @@ class Pipeline(Deployment):
         backends = []
         self._own = self._known = self.backends
         for each in self.backends:
-            if not plugin("feeds", each.type).has_lines:
+            kind: FeedPlugin = plugin("feeds", each.type)
+            if kind.has_documents and getattr(self.sink.settings, "takes_documents", False):
+                is_loaded = self.snapshot.initial is not False
+                one, sink = with_documents(each, self.sink.settings, is_loaded=is_loaded)
+                self.__dict__["sink"] = self.sink.model_copy(update={"settings": sink})
+                backends.append(one)
+                continue
+            if not kind.has_lines:
                 raise ValueError(
                     f"backend {each.name}: a sink of type {self.sink.type} takes the tables of"
                     f" backends of type postgres, not of {each.type}"
                 )
+            refuse_schema(each, self.sink.settings)
             tables = tuple(wanted(self.sink.settings, each.name))
             if not tables and not self.has_live_map:
                 raise ValueError(f"backend {each.name} has no tables in sink.map")

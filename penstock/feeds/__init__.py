@@ -682,7 +682,8 @@ class FeedPlugin:
     calls the source, if not by the plug-in's name. `share`: the setting, if any, that is a
     backend's part of what all of this type in one file may do. `has_lines`: its decoder gives
     images of the form `text`, and its setting `tables` what is followed, so that it may flow into a
-    sink of tables."""
+    sink of tables. `has_documents`: these lines are of documents, for sinks that take them, and its
+    settings are `shared.DocumentSettings`."""
 
     settings: type[Settings]
     build: Callable[[Any], Feed]
@@ -690,6 +691,7 @@ class FeedPlugin:
     connector: str = ""
     share: str = ""
     has_lines: bool = False
+    has_documents: bool = False
 
     def feed(self, settings: Settings) -> Feed:
         """Builds the feed; does no I/O. Raises SettingsError as `complete` does."""

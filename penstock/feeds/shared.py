@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, field_validator
 
@@ -61,6 +61,21 @@ class BackendSettings(Settings):
     """When changes are lost: stop this backend, continue and report it, or load anew."""
 
 
+class DocumentSettings(Protocol):
+    """Settings of a feed of documents, whose tables may be in a map. `gives_lines`: its snapshots
+    can be loaded."""
+
+    gives_lines: ClassVar[bool]
+
+    @property
+    def namespace(self) -> str:
+        """What the full names of its tables begin with; "" where it differs."""
+
+    def following(self, tables: Sequence[tuple[str, str]]) -> Any:
+        """The same, for a sink of tables, where it follows these (namespace, name). Raises
+        ValueError where it does not, or changes are not enough for tables."""
+
+
 class PolledSettings(BackendSettings):
     """What the settings of a feed have whose partitions any number of readers may poll."""
 
@@ -73,6 +88,30 @@ class PolledSettings(BackendSettings):
     """Seconds between two reads of a partition that has nothing new."""
     connect_timeout: Duration = Field(10.0, gt=0)
     """Seconds for making a connection."""
+
+    gives_lines: ClassVar[bool] = False  # rows of a snapshot are of no partition
+
+    def following(self, tables: Sequence[tuple[str, str]]) -> Self:
+        """See `DocumentSettings`: there is one table. Read by one process, as one writes."""
+        for each in tables:
+            if each != self.followed:
+                raise ValueError(f"it follows {'.'.join(self.followed)}, and not {'.'.join(each)}")
+        if self.start == "snapshot" or self.on_gap == "resnapshot":
+            raise ValueError(
+                "its snapshots are not loaded into tables: leave out `start: snapshot` and"
+                " `on_gap: resnapshot`"
+            )
+        return self.model_copy(update={"polled": False})
+
+    @property
+    def namespace(self) -> str:
+        """See `DocumentSettings`."""
+        return self.followed[0]
+
+    @property
+    @abstractmethod
+    def followed(self) -> tuple[str, str]:
+        """Namespace and name of its table."""
 
     # What `start` may be besides a time and a token, and how that is listed for people.
     words: ClassVar[Mapping[str, At]]

@@ -147,9 +147,10 @@ def schema(images: Images = "json") -> pa.Schema:
     alone is enough to resume it has at most of which history the place is, or is null. `route` is
     the change's hash partition; decoders leave it null.
 
-    Images `text`, which only PostgreSQL's decoder makes, are lines of COPY's text format without
-    their end: `before` and `after` have all columns of the relation in its order, `key` those of
-    the key. The values are the source's own text and are not checked: null is `\\N`, and `\\U` is a
+    Images `text` are PostgreSQL's lines of COPY's text format without their end (of documents, as
+    `wire.document_lines` makes them, lines of their key and JSON text): `before` and `after` have
+    all columns of the relation in its order, `key` those of the key. The values are the source's
+    own text and are not checked: null is `\\N`, and `\\U` is a
     column that was not sent (also listed in `unchanged`), or is not in an old row of only a key.
     `delta` is the relation, at its first change in each page: it holds for those after it of the
     same `relation_id` and `schema_version`. It is JSON with the names of an announced schema:

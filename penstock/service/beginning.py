@@ -26,6 +26,7 @@ from penstock.reading.positions import Positions
 from penstock.service.ownership import positions_of
 from penstock.sinks import KeepsLetters, Record, ReportsPositions, Sink
 from penstock.sinks.loading import LoadsTables
+from penstock.wire.eras import is_whole
 
 # Seconds between two tries of a backend that the operator must mend.
 FAILED_FIRST, FAILED_LIMIT = 1.0, 30.0
@@ -241,7 +242,9 @@ def _move(
     for name, bookmark in saved.items():
         record = begun.get(name, Record())
         if record.went_back(bookmark):
-            moved, why = feed.returned(bookmark, record.place), _WENT_BACK
+            stored, why = record.bookmark, _WENT_BACK
+            has_mark = stored is not None and is_whole(stored.mark)
+            moved = stored if has_mark else feed.returned(bookmark, record.place)
         else:
             moved, why = feed.moved(bookmark, record.bookmark), _TWICE
         if moved is not None:

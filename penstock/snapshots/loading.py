@@ -265,7 +265,7 @@ class TableLoader(PipelinePart):
             raise (Unavailable if is_early else SettingsError)(
                 f"{load.name}: the source does not send it",
                 "snapshots",
-                hint="add it to the publication, or take it out of the map",
+                hint="create it, add it to the publication, or take it out of the map",
             )
         begun = time.monotonic()
         store = LoadStore(

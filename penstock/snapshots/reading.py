@@ -71,7 +71,10 @@ def lines_of(taken: TableSnapshot) -> ReadsLines:
     """What gives the rows as lines. Raises SettingsError."""
     source: object = taken.source
     if not isinstance(source, ReadsLines):
-        raise SettingsError(f"rows of {taken.schema.table} are no lines of COPY", "snapshots")
+        raise SettingsError(
+            f"rows of {taken.schema.table} cannot be loaded into tables", "snapshots.no-lines",
+            hint="its changes alone are followed; `penstock tables resume` goes on with them",
+        )  # fmt: skip
     return source
 
 

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import orjson
 import pyarrow as pa
 
+from penstock.wire.document_lines import OF_DOCUMENTS
+
 NULL, UNSENT = "\\N", "\\U"
 FIRST_OWN = 10_000  # numbers of types that are not built in
 _BUILT_IN = {"name": ""}
@@ -102,6 +104,11 @@ class SourceRelation:
             numbers = [[*each] for each in catalog.columns]
             document["catalog"] = catalog._asdict() | {"columns": numbers}
         return orjson.dumps(document | {"columns": columns, "types": types}).decode()
+
+    @property
+    def is_of_documents(self) -> bool:
+        """Whether rows have a key, and the document as JSON text."""
+        return self.version == OF_DOCUMENTS
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -71,7 +71,7 @@ class DocumentRows:
             "_committed_at": lambda: batch.column("committed_at"),
             "_unsent": lambda: [unsent for _, unsent in found],
             "_key_before": lambda: [None] * len(found),
-            "_rest": lambda: _rest(documents, names, misfits),
+            "_rest": lambda: rest_of(documents, names, misfits),
             "_corrupt": lambda: _corrupt(batch, documents, misfits),
         }
         own = dict(zip(names, columns, strict=True))
@@ -144,7 +144,7 @@ def _unpacked(image: bytes) -> _Document:
     return found
 
 
-def _rest(
+def rest_of(
     documents: Sequence[_Document | None], names: Sequence[str], misfits: _Misfits
 ) -> list[Any]:
     """Of each document the fields that no column has, and those in which something did not fit."""

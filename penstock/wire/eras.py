@@ -10,8 +10,10 @@ which sort before `e`.
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -24,6 +26,8 @@ _ERA = re.compile(r"e(\d{4})-")
 _LAST_ERA = 9999
 # What a mark has of its source: a PostgreSQL server, a MongoDB cluster and database, a container.
 _SOURCES = ("system", "cluster", "database", "rid")
+# And of which history a place is; all else is where in it.
+_HISTORY = (*_SOURCES, "timeline", "era")
 
 
 def era_of(cursor: str) -> str:
@@ -58,6 +62,21 @@ def is_of_another(mark: Mark, other: Mark) -> bool:
         if not (one.startswith(two) or two.startswith(one)):
             return True
     return False
+
+
+def is_whole(mark: Mark | None) -> bool:
+    """Whether a mark says where its source is read on, and not only of which history it is."""
+    return any(name not in _HISTORY for name in mark or {})
+
+
+@lru_cache(1024)
+def history_mark(mark: str) -> str:
+    """Of a mark (JSON text, or "") what says of which history its place is."""
+    found = orjson.loads(mark) if mark else {}
+    if not is_whole(found):
+        return mark
+    kept = {name: value for name, value in found.items() if name in _HISTORY}
+    return orjson.dumps(kept).decode() if kept else ""
 
 
 class EraDecoder(DecoderAround):

@@ -1,11 +1,21 @@
 """`penstock run` keeps Delta tables, and goes on where it was killed."""
 
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
+import orjson
 import pytest
 
-from tests.pipeline.running import eventually, running
+from tests.cosmos.server import CosmosServer
+from tests.dynamodb.server import StreamsServer
+from tests.mongo import Shop
+from tests.pipeline.running import Run, eventually, running
+from tests.pipeline.test_cosmos import ITEMS as ORDERS
+from tests.pipeline.test_cosmos import writing as writing_orders
+from tests.pipeline.test_dynamodb import PER_GENERATION, total, writing
 from tests.servers import Database
+from tests.sinks.delta import test_documents
 from tests.sinks.delta.lake import Lake, change, ordered
 
 ITEMS = """
@@ -44,3 +54,92 @@ def test_a_lake_follows_its_source_over_a_kill(database: Database, tmp_path: Pat
         database.execute("INSERT INTO notes VALUES ('a'), ('a')")
         eventually(is_same, run=run, seconds=90)
         eventually(lambda: len(lake.rows("notes")) == 2, run=run, seconds=30)
+
+
+def lake_of(lake: Lake, tables: dict[str, Any], **backend: Any) -> dict[str, Any]:
+    """A pipeline of the backend `shop`."""
+    return {
+        "backends": [{"name": "shop", **backend}],
+        "sink": {
+            "type": "delta", "location": f"{lake.folder}/{{schema}}/{{table}}", "every": "200ms",
+            "map": [{"backend": "shop", "tables": tables}],
+        },
+        "checkpoint": {"interval": "1h"},
+    }  # fmt: skip
+
+
+@pytest.mark.spark
+def test_documents_of_mongodb_are_in_a_lake_over_a_kill(shop: Shop, tmp_path: Path) -> None:
+    found = test_documents.MongoLake(shop, tmp_path / "lake")
+    users, orders, lake = shop.db.users, shop.db.orders, found.lake
+    test_documents.change(users, 1, 30)
+    orders.insert_one({"_id": 0})
+    pipeline = lake_of(
+        lake, {"users": {}, "orders": {"type": "log"}}, type="mongodb", connection=shop.url,
+        database=shop.name,
+    )  # fmt: skip
+    done = Counter(READ=1)
+
+    def is_same() -> bool:
+        rows = lake.rows("orders", ["_operation"])
+        have = Counter(kind for (kind,) in rows)
+        return lake.documents("users") == found.documents() and have == done
+
+    with running(tmp_path, pipeline) as run:
+        eventually(is_same, run=run, seconds=90)
+        test_documents.change(users, 2, 40)
+        done += test_documents.change(orders, 3, 40)
+        eventually(lambda: len(lake.rows("orders")) > 5, run=run, seconds=60)
+        run.kill_and_wait()
+    with running(tmp_path, pipeline) as run:
+        test_documents.change(users, 4, 40)
+        done += test_documents.change(orders, 5, 40)
+        eventually(is_same, run=run, seconds=90)
+
+
+@pytest.mark.spark
+def test_a_log_of_dynamodb_has_each_record_of_shards_that_split_once(tmp_path: Path) -> None:
+    with StreamsServer() as server:
+        source, lake = server.stream("users"), Lake(tmp_path / "lake", "shop")
+        pipeline = lake_of(
+            lake, {"users": {"type": "log"}}, type="dynamodb", table="users", endpoint=server.url,
+            region="eu-central-1", access_key="a", secret_key="b", poll="50ms",
+        ) | {"snapshot": {"initial": False}}  # fmt: skip
+        with writing(server, source) as writer:
+            run = Run(tmp_path, pipeline)
+            try:
+                eventually(lambda: len(lake.rows("users")) > PER_GENERATION, run=run, seconds=120)
+                run.kill_and_wait()
+                run = Run(tmp_path, pipeline)
+                writer.join(240)
+                eventually(lambda: len(lake.rows("users")) >= total(server), run=run, seconds=120)
+            finally:
+                if run.process.poll() is None:
+                    run.stop()
+        found = Counter(orjson.loads(text)["n"] for (text,) in lake.rows("users", ["document"]))
+        assert found == Counter(range(total(server)))
+
+
+@pytest.mark.spark
+def test_a_log_of_cosmos_has_each_item_of_ranges_that_split_once(tmp_path: Path) -> None:
+    with CosmosServer() as server:
+        orders, lake = server.container("shop", "orders"), Lake(tmp_path / "lake", "shop")
+        pipeline = lake_of(
+            lake, {"orders": {"type": "log"}}, type="cosmos", endpoint=server.url, key=server.key,
+            database="shop", container="orders", start="beginning", page_items=20, poll="50ms",
+        ) | {"snapshot": {"initial": False}}  # fmt: skip
+        run = Run(tmp_path, pipeline)
+        try:
+            with writing_orders(orders) as writer:
+                eventually(lambda: len(lake.rows("orders")) >= 100, run=run, seconds=120)
+                run.kill_and_wait()
+                for each in list(orders.ranges):
+                    orders.split(range_id=each.id)
+                run = Run(tmp_path, pipeline)
+                writer.join(240)
+            eventually(lambda: len(lake.rows("orders")) >= ORDERS, run=run, seconds=120)
+        finally:
+            if run.process.poll() is None:
+                run.stop()
+        found = Counter(lake.rows("orders", ["id", "pk"]))
+        assert found == Counter((f"i{n}", f"p{n % 97}") for n in range(ORDERS))

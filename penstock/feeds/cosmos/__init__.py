@@ -6,4 +6,4 @@ from penstock.feeds.cosmos.settings import CosmosSettings
 
 __all__ = ["PLUGIN", "CosmosFeed", "CosmosSettings"]
 
-PLUGIN = FeedPlugin(settings=CosmosSettings, build=CosmosFeed)
+PLUGIN = FeedPlugin(settings=CosmosSettings, build=CosmosFeed, has_documents=True)

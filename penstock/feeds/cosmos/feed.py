@@ -26,6 +26,7 @@ from penstock.model.page import Decoder, Page
 from penstock.model.position import START, Bookmark, Bookmarks, PartitionId
 from penstock.model.table_schema import TableSchema
 from penstock.wire.cosmos.decoder import CosmosDecoder, in_order, lsn_of
+from penstock.wire.document_lines import document_lines
 
 _LISTINGS = 5  # tries of pinning "now" while ranges are split
 _BACKUP = (
@@ -217,7 +218,9 @@ class CosmosFeed(PolledFeed[CosmosSettings]):
 
     def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
         tenant, keeps_system = self.settings.tenant, self.settings.system_properties
-        return CosmosDecoder(self.backend, tenant, images, on_error, keeps_system)
+        return document_lines(
+            lambda form: CosmosDecoder(self.backend, tenant, form, on_error, keeps_system), images
+        )
 
     def tables(self) -> Sequence[tuple[str, str]]:
         return [(self.settings.database, self.settings.container)]

@@ -65,6 +65,11 @@ class CosmosSettings(PolledSettings):
         return f"{self.database}/{self.container}"
 
     @property
+    def followed(self) -> tuple[str, str]:
+        """See `PolledSettings`."""
+        return self.database, self.container
+
+    @property
     def every(self) -> bool:
         """Whether all versions and deletes are read."""
         return self.mode == "all_versions_and_deletes"

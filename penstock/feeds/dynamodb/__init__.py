@@ -6,4 +6,6 @@ from penstock.feeds.dynamodb.settings import DynamodbSettings
 
 __all__ = ["PLUGIN", "DynamodbFeed", "DynamodbSettings"]
 
-PLUGIN = FeedPlugin(settings=DynamodbSettings, build=DynamodbFeed, share="look_ups")
+PLUGIN = FeedPlugin(
+    settings=DynamodbSettings, build=DynamodbFeed, share="look_ups", has_documents=True
+)

@@ -29,6 +29,7 @@ from penstock.model.finding import Finding
 from penstock.model.page import Decoder, Page
 from penstock.model.position import START, Bookmark, Bookmarks, PartitionId, Place
 from penstock.model.table_schema import TableSchema
+from penstock.wire.document_lines import document_lines
 from penstock.wire.dynamodb.decoder import DynamodbDecoder, sequence_number
 
 # Seconds that the service's clocks may differ among each other, when "now" becomes a time.
@@ -188,7 +189,8 @@ class DynamodbFeed(PolledFeed[DynamodbSettings]):
         return {"state": state, "message": text, "at_risk": ""}
 
     def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
-        return DynamodbDecoder(self.backend, self.settings.tenant, images, on_error)
+        backend, tenant = self.backend, self.settings.tenant
+        return document_lines(lambda form: DynamodbDecoder(backend, tenant, form, on_error), images)
 
     def record_reader(self, on_error: OnError = "stop") -> feeds.RecordReader:
         return native_reader(on_error)

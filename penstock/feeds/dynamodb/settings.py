@@ -85,3 +85,8 @@ class DynamodbSettings(PolledSettings):
         """The table, also where only a stream is given."""
         found = _ARN.fullmatch(self.stream)
         return found[1] if found else self.table
+
+    @property
+    def followed(self) -> tuple[str, str]:
+        """See `PolledSettings`: a table has no database, and its backend stands for one."""
+        return self.name, self.table_name

@@ -6,4 +6,4 @@ from penstock.feeds.mongodb.settings import MongoSettings
 
 __all__ = ["PLUGIN", "MongoFeed", "MongoSettings"]
 
-PLUGIN = FeedPlugin(settings=MongoSettings, build=MongoFeed, has_clock=True)
+PLUGIN = FeedPlugin(settings=MongoSettings, build=MongoFeed, has_clock=True, has_documents=True)

@@ -31,6 +31,7 @@ from penstock.process.closing import closing_on_failure
 from penstock.wire.changestream.decoder import ChangeStreamDecoder
 from penstock.wire.changestream.events import cursor_of, cursor_time
 from penstock.wire.changestream.tokens import history_of, mark_of
+from penstock.wire.document_lines import document_lines
 from penstock.wire.eras import era_of, next_era
 
 # An ordinal that no change of a cluster time reaches.
@@ -248,13 +249,14 @@ class MongoFeed(SettingsFeed[MongoSettings]):
 
     def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
         settings = self.settings
-        return ChangeStreamDecoder(
-            backend=settings.name,
-            tenant=settings.tenant,
-            flatten=settings.flatten,
-            images=images,
-            on_error=on_error,
-        )
+
+        def made(form: Images) -> Decoder:
+            return ChangeStreamDecoder(
+                backend=settings.name, tenant=settings.tenant, flatten=settings.flatten,
+                images=form, on_error=on_error,
+            )  # fmt: skip
+
+        return document_lines(made, images, "_id")
 
     def tables(self) -> Sequence[tuple[str, str]]:
         """See `feeds.Feed`: (database, collection)."""

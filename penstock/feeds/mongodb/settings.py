@@ -1,8 +1,9 @@
 """What a pipeline file may say about a MongoDB source. Reading it does no I/O."""
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import unquote
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
@@ -38,6 +39,8 @@ def _database_of(url: str) -> str:
 class MongoSettings(BackendSettings):
     """A database of a MongoDB replica set or sharded cluster, or all of them, followed through one
     change stream."""
+
+    gives_lines: ClassVar[bool] = True
 
     type: Literal["mongodb"] = "mongodb"
     connection: Secret
@@ -164,6 +167,22 @@ class MongoSettings(BackendSettings):
                 f"with full_document: {self.full_document} an update may have no document, and a"
                 " snapshot could not be gone on with: write update_lookup, or required"
             )
+
+    @property
+    def namespace(self) -> str:
+        """See `DocumentSettings`."""
+        return "" if self.database == ALL else self.database
+
+    def following(self, tables: Sequence[tuple[str, str]]) -> "MongoSettings":
+        """See `DocumentSettings`: without collections of its own it follows these."""
+        self.refuse_deltas()
+        if self.collections or self.exclude_collections:
+            for each in tables:
+                if not self.takes(*each):
+                    raise ValueError(f"it does not follow {'.'.join(each)}: see `collections`")
+            return self
+        names = [".".join(each) if self.database == ALL else each[1] for each in tables]
+        return self.model_copy(update={"collections": tuple(names)})
 
     @property
     def begins_at(self) -> datetime | str:

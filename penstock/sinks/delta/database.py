@@ -12,6 +12,7 @@ from psycopg import sql
 from penstock.model.errors import SettingsError
 from penstock.process.sqlite_file import translated
 from penstock.sinks.delta import lake
+from penstock.sinks.delta.documents import DeltaStagedDocuments, columns_of, shown
 from penstock.sinks.delta.kinds import OnMisfit, kind_named, kind_of
 from penstock.sinks.delta.lake import ColumnChange, DeltaLayout
 from penstock.sinks.delta.staged import (
@@ -94,6 +95,8 @@ class DeltaDatabase(SqliteDatabase):
         if (found := lake.open_table(layout)) is None:
             return None
         kinds = {field.name: kind_named(field.type) for field in lake.schema_of(found)}
+        if layout.declared is not None:
+            kinds = {**shown(layout.declared, kinds)}
         return Destination(
             schema=schema, table=table, columns=kinds, is_made=lake.is_made(found),
             generated=own_names(layout) & kinds.keys(),
@@ -122,7 +125,9 @@ class DeltaDatabase(SqliteDatabase):
         }
         if periods is not None:
             return DeltaStagedHistory(relation, found, mapping, number, periods=periods, **options)
-        return DeltaStagedRows(relation, found, mapping, number, **options)
+        layout = self._layouts[found.schema, found.table]
+        made = DeltaStagedRows if layout.declared is None else DeltaStagedDocuments
+        return made(relation, found, mapping, number, **options)
 
     def create(
         self, cursor: Any, relation: SourceRelation, name: tuple[str, str], *,
@@ -134,13 +139,16 @@ class DeltaDatabase(SqliteDatabase):
         for problem in wrong_names(relation, layout):
             raise problem
         fields: list[Any] = [(each, arrow_type(kind)) for each, kind in kinds.items()]
+        if layout.declared is not None:
+            fields = [(each.name, each.type) for each in columns_of(layout.declared, key)]
         if periods is not None:
             fields += [(periods.start, AT), (periods.end, AT), (periods.deleted, pa.bool_())]
         if layout.kind == "log":
             own = pa.struct(
                 [field for field in fields if field[0] in key and field[0] != sid_column]
             )
-            types = {**COLUMNS, "_key_before": own if key else None}
+            is_lasting = relation.is_of_documents  # a document keeps its key
+            types = {**COLUMNS, "_key_before": own if key and not is_lasting else None}
             fields += [(each, types[each]) for each in OF_LOG if types[each] is not None]
         beside: dict[str, Any] = (
             {BUCKET: pa.int32()} if layout.buckets and layout.kind != "log" else {}

@@ -36,7 +36,8 @@ _OF_STORAGE = re.compile(r"Generic .{1,40} error|Object at location|error sendin
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaLayout:
     """How a table is kept: where (`uri`), as what `kind`, in how many `buckets` (0: none), and
-    divided by the values of which columns. `clean`: seconds between two compactions; 0: none."""
+    divided by the values of which columns. `clean`: seconds between two compactions; 0: none.
+    `declared`: columns that documents have instead of one."""
 
     uri: str
     kind: str = "clone"
@@ -44,6 +45,7 @@ class DeltaLayout:
     partition_by: tuple[str, ...] = ()
     clean: float = 0.0
     options: Mapping[str, str] = field(default_factory=dict)  # of the storage
+    declared: pa.Schema | None = None
 
     @property
     def made(self) -> str:
@@ -131,6 +133,15 @@ def verify_layout(table: DeltaTable, layout: DeltaLayout) -> None:
             hint="set `type` and `buckets` as they were; or remove the table at its location, then"
             " `penstock reload`",
         )
+
+
+def misfits_of(table: DeltaTable, declared: pa.Schema) -> tuple[list[Field], list[str]]:
+    """The declared columns that the table lacks; and the names of those of another type there."""
+    there = {each.name: each.type for each in table.schema().fields}
+    wanted = zip(declared, Schema.from_arrow(declared).fields, strict=True)
+    pairs = [(own, there.get(own.name), each.type) for own, each in wanted]
+    lacking = [own for own, found, _ in pairs if found is None]
+    return lacking, [own.name for own, found, kind in pairs if found not in (None, kind)]
 
 
 def number_of(table: DeltaTable, app: str) -> int:

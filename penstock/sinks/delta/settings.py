@@ -7,8 +7,10 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from penstock.model.errors import SettingsError
 from penstock.model.settings import Duration, Secret
 from penstock.sinks.delta.database import DeltaDatabase
+from penstock.sinks.delta.documents import declared
 from penstock.sinks.delta.kinds import OnMisfit
 from penstock.sinks.delta.lake import DeltaLayout
 from penstock.sinks.tables.settings import (
@@ -16,6 +18,7 @@ from penstock.sinks.tables.settings import (
     Kind,
     MapEntry,
     MappedTable,
+    TableOptions,
     TableSinkSettings,
 )
 from penstock.tables.history import HistoryColumns
@@ -27,6 +30,31 @@ _REFUSED = {
     "filter": "give the publication a row filter, or filter where the table is read",
     "partitions": "give the publication `publish_via_partition_root`, or map each to a target",
 }
+
+
+class DeltaTableOptions(TableOptions):
+    """How one table of the map is written."""
+
+    schema: str = ""  # type: ignore[assignment]
+    """Of documents: the columns that rows have instead of `document`, as DDL text of Spark's. The
+    columns `_rest MAP<STRING, STRING>` and `_corrupt STRING` have what has no column, and a
+    document in which something did not fit."""
+
+    @field_validator("schema")
+    @classmethod
+    def _is_ddl(cls, text: str) -> str:
+        try:
+            declared(text)
+        except SettingsError as error:
+            raise ValueError(f"{error.message}: {error.hint}") from None
+        return text
+
+
+class DeltaMapEntry(MapEntry):
+    """The tables of one backend: `table` or `schema.table` -> options."""
+
+    tables: dict[str, DeltaTableOptions] = Field(default_factory=dict)  # type: ignore[assignment]
+    """Its tables, and how each is written."""
 
 
 class DeltaCommitSettings(CommitSettings):
@@ -42,11 +70,14 @@ class DeltaSinkSettings(TableSinkSettings):
     """Delta tables. Constructing it does no I/O."""
 
     kinds: ClassVar[Collection[Kind]] = ("clone", "append", "history", "log")
+    takes_documents: ClassVar[bool] = True
 
     type: Literal["delta"] = "delta"
     location: str  # Spark takes an option `path` for itself
     """Where each table is: a folder or `s3://BUCKET/...`, in which `{schema}` and `{table}` are the
     target's."""
+    map: tuple[DeltaMapEntry, ...] = ()
+    """The tables of each backend, and how they are written."""
     options: dict[str, Secret] = Field(default_factory=dict)
     """Options of the storage, as delta-rs has them."""
     ledger: Path | None = None
@@ -67,7 +98,7 @@ class DeltaSinkSettings(TableSinkSettings):
     on_misfit: OnMisfit = "refuse"
     """What becomes of a value that its column cannot hold, as `infinity` in a timestamp: `refuse`
     it; `null`, but in a key; or `text`: dates and timestamps are strings in tables that penstock
-    makes."""
+    makes, but for those that a `schema` declares."""
     clean: Duration = Field(default=3600.0, ge=0)
     """Seconds between two compactions of a table, each after a commit; 0: none."""
     workers: int = 1
@@ -125,7 +156,7 @@ class DeltaSinkSettings(TableSinkSettings):
             (each.target_schema, each.target): DeltaLayout(
                 uri=self.location.format(schema=each.target_schema, table=each.target),
                 kind=each.options.type, buckets=self.buckets, clean=self.clean, options=options,
-                partition_by=self.partition_by,
+                partition_by=self.partition_by, declared=declared(getattr(each.options, "schema", "")),
             )
             for each in self.tables()
         }, self.on_misfit)  # fmt: skip

@@ -145,6 +145,7 @@ class TableSinkSettings(Settings):
 
     images: ClassVar[Images] = "text"
     kinds: ClassVar[Collection[Kind]] = ("clone", "append", "history")
+    takes_documents: ClassVar[bool] = False
 
     type: str
     """The kind of sink."""

@@ -33,6 +33,7 @@ from penstock.tables.lines import (
 from penstock.tables.references import References
 from penstock.tables.staged import META, Destination, StagedRows, prefix
 from penstock.tables.states import cause_of
+from penstock.wire.document_lines import DOCUMENT, OF_DOCUMENTS
 
 # Of tables of which only an operator can say that their target is right.
 BY_HAND = "right by hand, then `penstock tables resume FILE"
@@ -301,6 +302,12 @@ class SourceTable:
 
 def relation_of(schema: TableSchema) -> SourceRelation:
     """What rows of a table are of, as its source has it now."""
+    if schema.is_of_documents:
+        key = (RelationColumn(each["name"], "text", True) for each in schema.columns)
+        return SourceRelation(
+            schema=schema.schema, table=schema.table, version=OF_DOCUMENTS,
+            columns=(*key, RelationColumn(DOCUMENT, "text")),
+        )  # fmt: skip
     numbers = [CatalogColumn(each.get("number", 0), each["name"]) for each in schema.columns]
     state = schema.state
     return SourceRelation(

@@ -45,13 +45,17 @@ class StoredSources(HeldConnection):
                 known = SourceRecord()
                 for row in ledger.lock(each.row.id for each in tables).values():
                     ledger.load_anew(row, is_comparable=False)
-            known = known._replace(mark=mark or known.mark)
+            if not mark_of(mark).items() <= mark_of(known.mark).items():
+                known = known._replace(mark=mark)
             ledger.keep_source(backend, sid, known)
         self._known[sid] = backend, known
 
-    def note(self, position: Position, commits: Mapping[int, int]) -> None:
+    def note(
+        self, position: Position, commits: Mapping[int, int], marks: Mapping[PartitionId, str]
+    ) -> None:
         """Of each of these sources everything up to the place is stored, by so many `commits` of
-        each table. Raises LeaseLost where the ledger has less than it had."""
+        each table; `marks` are those of the changes there, where they say more than the place.
+        Raises LeaseLost where the ledger has less than it had."""
         with self._ledger("noting what is stored") as ledger:
             counted = ledger.commits(commits)
             if any(counted.get(id, 0) < count for id, count in commits.items()):
@@ -64,7 +68,8 @@ class StoredSources(HeldConnection):
             for sid, place in position.items():
                 backend, known = self._known[sid]
                 now = self._verified(backend, sid, found[backend]) or known
-                noted[sid] = now if _reaches(now, place) else known._replace(place=place)
+                new = known._replace(place=place, mark=marks.get(sid) or known.mark)
+                noted[sid] = now if _reaches(now, place) else new
                 ledger.keep_source(backend, sid, noted[sid])
         self._known |= {sid: (self._known[sid][0], record) for sid, record in noted.items()}
 

@@ -29,6 +29,7 @@ from penstock.sinks.tables.table_map import TableMap
 from penstock.sinks.tables.worker import Worker
 from penstock.tables.lines import SourceRelation
 from penstock.tables.references import References, TiesChanged
+from penstock.wire.eras import history_mark
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -85,7 +86,9 @@ class TableWrite:
         self._gathered: dict[PartitionId, _Batches] = {}
         self._tails: dict[PartitionId, _Batches] = {}
         self._sources = StoredSources(settings.database())
-        self._marks: dict[PartitionId, str] = {}  # of the last changes
+        self._marks: dict[PartitionId, str] = {}  # of which history the last changes are
+        # Where more is in a mark, from which reading goes on: of the ends of what was handed over.
+        self._ends: dict[PartitionId, dict[Place, str]] = {}
         # Up to where a partition has nothing for the sink after what was handed over.
         self._passed: dict[PartitionId, Place] = {}
         self._position: dict[PartitionId, Place] = {}
@@ -150,7 +153,7 @@ class TableWrite:
             )
         partition = PartitionId(batch.column("partition")[0].as_py())
         backend, cursor, mark = (batch.column(name)[0].as_py() for name in _FIRST)
-        self._meet(backend, partition, cursor, mark or "")
+        self._meet(backend, partition, cursor, history_mark(mark or ""))
         self._passed.pop(partition, None)
         self._learn(partition, batch)
         gathered = self._gathered.setdefault(partition, _Batches(now))
@@ -238,7 +241,10 @@ class TableWrite:
             for chunk in self._chunks(partition, batch):
                 number = chunk.table.worker(len(self._workers), references)
                 works.setdefault(number, []).append(chunk)
-        pending = self._tracker.open(partition, place_of(last, len(last) - 1), works)
+        place, mark = place_of(last, len(last) - 1), last.column("mark")[len(last) - 1].as_py()
+        pending = self._tracker.open(partition, place, works)
+        if mark and mark != history_mark(mark):
+            self._ends.setdefault(partition, {})[place] = mark
         for number, chunks in works.items():
             rows = sum(len(chunk.batch) for chunk in chunks)
             self._worker(number).commits.add(Work(chunks, rows, since, pending, partition, goes_on))
@@ -323,6 +329,13 @@ class TableWrite:
                 self._progress.report({"connected": False, "error": str(error)})
                 time.sleep(next(waits))
 
+    def _mark_at(self, partition: PartitionId, place: Place) -> str:
+        """Of the last of the ends up to a place; "" where there is none."""
+        ends, found = self._ends.get(partition, {}), ""
+        for end in [each for each in ends if each <= place]:
+            found = ends.pop(end)
+        return found
+
     def _report(self, *, at_once: bool = False) -> None:
         """Reports what is durable; how the workers fare, now and then."""
         for number in range(len(self._workers)):
@@ -334,7 +347,8 @@ class TableWrite:
             counted = {
                 id: count for each in self._workers for id, count in each.take_commits().items()
             }
-            self._retried(self._sources.note, position, counted)
+            marks = {sid: self._mark_at(sid, place) for sid, place in position.items()}
+            self._retried(self._sources.note, position, counted, marks)
             self._position |= position
             self._progress.stored(position)
             self._noted_at = now

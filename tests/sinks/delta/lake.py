@@ -17,14 +17,14 @@ Rows = list[tuple[Any, ...]]
 
 
 class Lake:
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, schema: str = "public") -> None:
+        self.folder, self._schema = folder, schema
 
     def table(self, name: str) -> DeltaTable:
-        return DeltaTable(str(self.folder / "public" / name))
+        return DeltaTable(str(self.folder / self._schema / name))
 
     def is_there(self, name: str) -> bool:
-        return DeltaTable.is_deltatable(str(self.folder / "public" / name))
+        return DeltaTable.is_deltatable(str(self.folder / self._schema / name))
 
     def rows(self, name: str, columns: Sequence[str] = ()) -> Rows:
         """By delta-rs, in order; none before it is there, and has all of these columns."""
@@ -46,7 +46,7 @@ class Lake:
             return ordered(connection.execute(f"SELECT {names} FROM given").fetchall())
 
     def by_polars(self, name: str, columns: Sequence[str]) -> Rows:
-        found = polars.read_delta(str(self.folder / "public" / name)).select(columns)
+        found = polars.read_delta(str(self.folder / self._schema / name)).select(columns)
         return ordered(found.rows())
 
 

@@ -41,11 +41,11 @@ class Flow(Noted):
         **backend: Any,
     ) -> None:
         super().__init__()
-        reads: dict[str, Any]
+        reads: dict[str, Any] = {}
         if isinstance(source, Database):
             self.slot = backend.get("slot", f"flow_{source.name}")
             reads = {"connection": source.url, "slot": self.slot}
-        else:  # by their sids
+        elif source:  # by their sids
             of = [{"sid": sid, "connection": each.url} for sid, each in source.items()]
             reads = {"sources": of}
         if follows:

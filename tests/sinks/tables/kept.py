@@ -55,6 +55,8 @@ class Kept(Flow):
         resume(self._backend, positions, self._sink)
         self._positions = self.positions()
         for name, bookmark in self._positions.load().items():
+            if bookmark.ended:
+                continue
             gaps = GapLog(self._positions)
             self._readers[name] = PartitionReader(self._feed, name, bookmark, gaps)
             self._reached[name] = bookmark.place
