@@ -156,7 +156,8 @@ class DeltaSinkSettings(TableSinkSettings):
             (each.target_schema, each.target): DeltaLayout(
                 uri=self.location.format(schema=each.target_schema, table=each.target),
                 kind=each.options.type, buckets=self.buckets, clean=self.clean, options=options,
-                partition_by=self.partition_by, declared=declared(getattr(each.options, "schema", "")),
+                partition_by=self.partition_by,
+                declared=declared(getattr(each.options, "schema", "")),
             )
             for each in self.tables()
         }, self.on_misfit)  # fmt: skip
