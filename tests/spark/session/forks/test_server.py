@@ -77,11 +77,13 @@ WAIT = """
 
 
 def waiting(forks: Forks, name: str) -> "tuple[subprocess.Popen[str], int]":
-    """A launcher and the process id of its worker."""
+    """A launcher and the process id of its worker. The server has told the launcher of it: where
+    that ends before, the launcher becomes a Python, which waits, too."""
     process = start(forks, "-m", name)
     assert process.stdout is not None
     pid = int(process.stdout.readline())
     assert pid != process.pid
+    until(lambda: Path(f"/proc/{process.pid}/fd/0").readlink() == Path(os.devnull))
     return process, pid
 
 
