@@ -97,7 +97,7 @@ def read(
         return
     table = part.table
     lines: object = table.source
-    if not isinstance(lines, ReadsLines):
+    if table.schema.is_of_documents or not isinstance(lines, ReadsLines):
         yield from read_split(options, part.rows, attempt, typed_rows(source, schema))
         return
     name = f"{table.schema.schema}.{table.schema.table}"
