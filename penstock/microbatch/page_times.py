@@ -13,7 +13,7 @@ from penstock.ops.reports import SpansReport, StoredBatch
 
 # Nanoseconds between two pages that are noted, and how many wait to be stored at most: of others
 # there is no span. (A batch's five spans cost the service 0.25 ms.)
-EVERY, WAITING = 50_000_000, 1_000
+EVERY, WAITING = 200_000_000, 1_000
 
 
 class PageTimes:
