@@ -8,6 +8,10 @@ from pyspark.sql import SparkSession
 
 from penstock.spark.session.plan import SessionPlan
 from penstock.spark.session.session import close_session, make_active, open_session
+from tests.cosmos.server import CosmosServer
+from tests.dynamodb.server import StreamsServer
+from tests.microbatch.sources import Documents, Items, Orders, Written
+from tests.mongo import shop_on
 
 
 @pytest.fixture(scope="session")
@@ -29,3 +33,17 @@ def stays_active(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if isinstance(found, SparkSession):  # a parameter may have that name
         make_active(found)
+
+
+@pytest.fixture(params=["mongodb", "dynamodb", "cosmos"])
+def other(request: pytest.FixtureRequest) -> Iterator[Written]:
+    """A source of another kind than PostgreSQL, which keeps no place for a reader."""
+    if request.param == "mongodb":
+        with shop_on(request.getfixturevalue("mongo")) as shop:
+            yield Documents(shop)
+    elif request.param == "dynamodb":
+        with StreamsServer() as streams:
+            yield Items(streams)
+    else:
+        with CosmosServer() as cosmos:
+            yield Orders(cosmos, "latest_version")

@@ -14,18 +14,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.sinks.memory import MemorySinkSettings, stored
-from tests.cosmos.server import CosmosServer
-from tests.dynamodb.server import StreamsServer
-from tests.microbatch.sources import (
-    Documents,
-    Items,
-    Orders,
-    Table,
-    Written,
-    table_in,
-    writing,
-)
-from tests.mongo import shop_on
+from tests.microbatch.sources import Table, Written, table_in, writing
 from tests.servers import Database
 from tests.waiting import until
 
@@ -49,20 +38,6 @@ writer.trigger(availableNow=True).start().awaitTermination()
 def table(database: Database) -> Iterator[Table]:
     with table_in(database) as made:
         yield made
-
-
-@pytest.fixture(params=["mongodb", "dynamodb", "cosmos"])
-def other(request: pytest.FixtureRequest) -> Iterator[Written]:
-    """A source of another kind."""
-    if request.param == "mongodb":
-        with shop_on(request.getfixturevalue("mongo")) as shop:
-            yield Documents(shop)
-    elif request.param == "dynamodb":
-        with StreamsServer() as streams:
-            yield Items(streams)
-    else:
-        with CosmosServer() as cosmos:
-            yield Orders(cosmos, "latest_version")
 
 
 def source(spark: SparkSession, table: Written, **options: str) -> DataFrame:

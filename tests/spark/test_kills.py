@@ -20,10 +20,7 @@ import pytest
 
 from penstock.model.errors import Unavailable
 from tests.cluster import Cluster
-from tests.cosmos.server import CosmosServer
-from tests.dynamodb.server import StreamsServer
-from tests.microbatch.sources import Documents, Items, Orders, Table, Written, drop_slots, is_read
-from tests.mongo import shop_on
+from tests.microbatch.sources import Table, Written, drop_slots, is_read
 from tests.pipeline.running import SHORT_LIVED
 from tests.servers import Database
 from tests.waiting import until
@@ -76,20 +73,6 @@ def dropped(database: Database) -> bool:
     except psycopg.errors.ObjectInUse:
         return False
     return True
-
-
-@pytest.fixture(params=["mongodb", "dynamodb", "cosmos"])
-def other(request: pytest.FixtureRequest) -> Iterator[Written]:
-    """A source of another kind, which keeps no place for a reader: without a backlog."""
-    if request.param == "mongodb":
-        with shop_on(request.getfixturevalue("mongo")) as shop:
-            yield Documents(shop)
-    elif request.param == "dynamodb":
-        with StreamsServer() as streams:
-            yield Items(streams)
-    else:
-        with CosmosServer() as cosmos:
-            yield Orders(cosmos, "latest_version")
 
 
 @pytest.fixture(scope="module")
@@ -216,6 +199,17 @@ class Job:
         return sorted(self._table.found([row for rows in read for row in rows]))
 
 
+def goes_on_over_a_killed_reader(job: Job) -> None:
+    """A job whose driver was killed, to the end of all changes."""
+    job.start()
+    job.reach("commits")
+    job.kill_the_reader()
+    assert 0 < len(job.ids) < ROWS
+    job.start()
+    job.finish()
+    assert job.ids == list(range(1, ROWS + MORE + 1))
+
+
 @pytest.mark.parametrize("trigger", TRIGGERS, ids=str)
 def test_a_killed_driver_and_a_killed_reader(
     table: Table, tmp_path: Path, trigger: dict[str, Any]
@@ -223,13 +217,7 @@ def test_a_killed_driver_and_a_killed_reader(
     with Job(tmp_path, table, trigger) as job:
         job.reach("offsets")
         job.kill()
-        job.start()
-        job.reach("commits")
-        job.kill_the_reader()
-        assert 0 < len(job.ids) < ROWS
-        job.start()
-        job.finish()
-        assert job.ids == list(range(1, ROWS + MORE + 1))
+        goes_on_over_a_killed_reader(job)
 
 
 @pytest.mark.thorough  # of PostgreSQL above
@@ -245,13 +233,7 @@ def test_a_killed_driver_and_a_killed_reader_of_other_sources(
         job.kill()
         other.split()
         other.write(ROWS // 2)
-        job.start()
-        job.reach("commits")
-        job.kill_the_reader()
-        assert 0 < len(job.ids) < ROWS
-        job.start()
-        job.finish()
-        assert job.ids == list(range(1, ROWS + MORE + 1))
+        goes_on_over_a_killed_reader(job)
 
 
 @pytest.mark.parametrize("trigger", TRIGGERS, ids=str)
