@@ -89,7 +89,30 @@ class PolledSettings(BackendSettings):
     connect_timeout: Duration = Field(10.0, gt=0)
     """Seconds for making a connection."""
 
+    # What `start` may be besides a time and a token, and how that is listed for people.
+    words: ClassVar[Mapping[str, At]]
+    expected: ClassVar[str]
     gives_lines: ClassVar[bool] = False  # rows of a snapshot are of no partition
+
+    @classmethod
+    def begins_at(cls, start: str | dict[str, Any]) -> At:
+        """`start` as `Feed.begin` takes it: a word, a time with a zone or a token. Raises
+        ValueError."""
+        if isinstance(start, dict):
+            try:
+                # The iterator's token has its bookmarks under `partitions`.
+                return bookmarks_from_json(start.get("partitions", start))
+            except (AttributeError, Malformed) as error:
+                raise ValueError(f"not a token: {error}") from None
+        if start.lower() in cls.words:
+            return cls.words[start.lower()]
+        try:
+            time = datetime.fromisoformat(start)
+        except ValueError:
+            raise ValueError(f"write {cls.expected}, a time or a token") from None
+        if time.tzinfo is None:
+            raise ValueError("a time needs a zone: 2026-11-23T10:00:00Z")
+        return time
 
     def following(self, tables: Sequence[tuple[str, str]]) -> Self:
         """See `DocumentSettings`: there is one table. Read by one process, as one writes."""
@@ -112,30 +135,6 @@ class PolledSettings(BackendSettings):
     @abstractmethod
     def followed(self) -> tuple[str, str]:
         """Namespace and name of its table."""
-
-    # What `start` may be besides a time and a token, and how that is listed for people.
-    words: ClassVar[Mapping[str, At]]
-    expected: ClassVar[str]
-
-    @classmethod
-    def begins_at(cls, start: str | dict[str, Any]) -> At:
-        """`start` as `Feed.begin` takes it: a word, a time with a zone or a token. Raises
-        ValueError."""
-        if isinstance(start, dict):
-            try:
-                # The iterator's token has its bookmarks under `partitions`.
-                return bookmarks_from_json(start.get("partitions", start))
-            except (AttributeError, Malformed) as error:
-                raise ValueError(f"not a token: {error}") from None
-        if start.lower() in cls.words:
-            return cls.words[start.lower()]
-        try:
-            time = datetime.fromisoformat(start)
-        except ValueError:
-            raise ValueError(f"write {cls.expected}, a time or a token") from None
-        if time.tzinfo is None:
-            raise ValueError("a time needs a zone: 2026-11-23T10:00:00Z")
-        return time
 
     @field_validator("start")
     @classmethod

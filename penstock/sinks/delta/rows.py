@@ -13,6 +13,10 @@ from penstock.typed.columns import COLUMNS
 from penstock.typed.line_rows import LineRows
 from penstock.typed.lines import read_lines
 
+_FITS = (
+    "correct it at its source; or set `sink.on_misfit`; or make the table by hand, with a string"
+    " there"
+)
 # Whether the row with the key goes, in the source of a MERGE.
 GONE = "__gone"
 _REST = "_rest"
@@ -97,8 +101,7 @@ def read_rows(
 def _misfit(table: str, column: str, kind: Any) -> Rejected:
     return Rejected(
         f"{table} has a value in the column {column} that {kind} cannot hold", "delta.misfit",
-        hint="correct it at its source; or set `sink.on_misfit`; or make the table by hand, with a"
-        " string there",
+        hint=_FITS,
     )  # fmt: skip
 
 
@@ -115,7 +118,7 @@ def log_rows(
     try:
         rows = pa.Table.from_batches(reader.of_page([batch], [batch]), reader.schema)
     except SettingsError as error:
-        raise Rejected(error.message, "delta.misfit", hint=error.hint) from error
+        raise Rejected(error.message, "delta.misfit", hint=_FITS) from error
     if not nulls:
         return ReadRows(rows)
     rest: list[Any] = rows.column(_REST).drop_null().to_pylist()
