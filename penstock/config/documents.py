@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.feeds.shared import DocumentSettings
+from penstock.model.errors import SettingsError
 
 
 def with_documents(backend: Any, sink: Any, *, is_loaded: bool) -> tuple[Any, Any]:
@@ -63,3 +64,20 @@ def _named(tables: Mapping[str, Any], settings: DocumentSettings, name: str) -> 
             raise ValueError(f"map: {whole} of the {name} is there twice")
         found[whole] = options
     return found
+
+
+def refuse_reload(pipeline: Any, table: str, backend: str | None = None) -> None:
+    """Raises SettingsError where the rows of a table (`table` or `schema.table`) cannot be read
+    again: it would wait for them for ever."""
+    for each in pipeline.backends:
+        if getattr(each.settings, "gives_lines", True) or backend not in (None, each.name):
+            continue
+        for one in pipeline.sink.settings.tables(each.name):
+            if table in (one.table, f"{one.schema_name}.{one.table}"):
+                raise SettingsError(
+                    f"{one.source} of the backend {each.name} cannot be loaded: only its changes"
+                    " are followed",
+                    "snapshots.no-lines",
+                    hint="a pipeline with another name and location can begin where the changes"
+                    " have all that is wanted: see `start` of the backend",
+                )

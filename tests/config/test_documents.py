@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 
 from penstock.config import Pipeline
+from penstock.config.documents import refuse_reload
 from penstock.config.load import build_pipeline
 from penstock.model.errors import SettingsError
+from penstock.service.actions import Operated, SnapshotAction
 
 MONGO = {"type": "mongodb", "connection": "mongodb://h/shop"}
 DYNAMO = {"type": "dynamodb", "table": "my.users"}
@@ -92,3 +94,15 @@ def test_other_sinks_of_tables_take_no_documents() -> None:
     with pytest.raises(SettingsError) as refused:
         build_pipeline(data, name="p", secrets=())
     assert "takes the tables of backends of type postgres, not of mongodb" in str(refused.value)
+
+
+@pytest.mark.parametrize("table", ["orders", "shop.orders"])
+def test_a_reload_of_what_cannot_be_loaded_is_refused(table: str) -> None:
+    found = build(COSMOS, {"orders": None}, snapshot=CHANGES)
+    with pytest.raises(SettingsError, match="only its changes are followed"):
+        refuse_reload(found, table)
+    with pytest.raises(SettingsError, match="only its changes are followed"):
+        SnapshotAction(table=table).run(Operated(pipeline=found, by="test"))
+    refuse_reload(found, "others")
+    refuse_reload(found, table, "another")
+    refuse_reload(build(MONGO, {"orders": None}), table)
