@@ -11,6 +11,7 @@
 #define TAG 30
 #define BEGIN (TAG + 21)
 #define COMMIT (TAG + 26)
+#define KEEPALIVE 23 /* `d`, a length, `k`, an LSN, a time, whether an answer is wanted */
 
 #define TABLES 64
 
@@ -26,11 +27,13 @@ struct walk {
     int64_t transactions, most_transactions;
     int64_t first_row; /* where the first one begins */
     int64_t first_at;  /* when its transaction was committed, as PostgreSQL counts */
-    uint64_t before_lsn; /* the end of those without rows that came first, or 0 */
+    uint64_t before_lsn; /* the end of what has no rows and came first, or 0 */
     uint64_t end_lsn;    /* of the last transaction */
     uint32_t first_xid;
     int32_t is_fresh; /* what comes before the first row takes no room */
     int32_t tables;
+    int32_t keepalives, asked; /* that were passed; whether one of them wants an answer */
+    int64_t sent_at;           /* of the last keepalive, as PostgreSQL counts */
     uint8_t table[TABLES][4];
 };
 
@@ -89,17 +92,42 @@ void penstock_walk_rows(const uint8_t *data, struct walk *walk) {
     walk->position = at;
 }
 
-/* Over whole transactions of nothing but rows, for as long as these do not fill the page. */
+/* Everything up to `lsn` is over, and has no rows. */
+static void moved(struct walk *walk, struct transaction *found, uint64_t lsn) {
+    uint64_t *end = walk->transactions ? &found[walk->transactions - 1].end : &walk->before_lsn;
+    if (lsn > *end) *end = lsn;
+    if (lsn > walk->end_lsn) walk->end_lsn = lsn;
+}
+
+/* Passes keepalives that begin before `full`; returns where they end. */
+static int64_t after_keepalives(const uint8_t *data, int64_t at, int64_t full, struct walk *walk,
+                                struct transaction *found) {
+    if (walk->is_fresh && !walk->rows) full = walk->end;
+    while (at < full && at + KEEPALIVE <= walk->end && data[at] == 'd' && data[at + 5] == 'k' &&
+           number(data + at + 1, 4) == KEEPALIVE - 1) {
+        moved(walk, found, number(data + at + 6, 8));
+        walk->sent_at = (int64_t)number(data + at + 14, 8);
+        walk->asked |= data[at + 22];
+        walk->keepalives++;
+        at += KEEPALIVE;
+    }
+    return at;
+}
+
+/* Over whole transactions of nothing but rows, for as long as these do not fill the page, and the
+ * keepalives between them. */
 void penstock_walk_transactions(const uint8_t *data, struct walk *walk, struct transaction *found) {
     int64_t at = walk->position, full = at + walk->room;
     uint8_t last[4] = {0};
     walk->rows = walk->transactions = 0;
-    walk->before_lsn = 0;
-    walk->tables = 0;
+    walk->before_lsn = walk->end_lsn = 0;
+    walk->tables = walk->keepalives = walk->asked = 0;
     while (walk->transactions < walk->most_transactions) {
         struct transaction one = {0};
         int32_t tables = walk->tables;
-        int64_t begin = at, row = after(data, at, walk->end), stop;
+        int64_t begin, row, stop;
+        begin = walk->position = at = after_keepalives(data, at, full, walk, found);
+        row = after(data, at, walk->end);
         if (row != begin + BEGIN || data[begin + TAG] != 'B') break;
         one.lsn = number(data + begin + TAG + 1, 8);
         if (walk->is_fresh && !walk->rows)
@@ -125,15 +153,9 @@ void penstock_walk_transactions(const uint8_t *data, struct walk *walk, struct t
         }
         at = stop;
         walk->position = at;
-        walk->end_lsn = one.end;
         walk->rows += (int64_t)one.rows;
-        /* One without rows only moves the end of those before it. */
-        if (one.rows)
-            found[walk->transactions++] = one;
-        else if (walk->transactions)
-            found[walk->transactions - 1].end = one.end;
-        else
-            walk->before_lsn = one.end;
+        if (one.rows) found[walk->transactions++] = one;
+        moved(walk, found, one.end);
         if (walk->rows && at >= full) break;
     }
 }

@@ -95,15 +95,24 @@ class OpenPage:
         return page
 
 
+_SMALL = 100  # changes of a page
+
+
 class PageTimer:
     """A page that is not full is cut when its transactions are over, but at least `spacing` seconds
     after the last: a trickle of single rows does not make a page of each. `now` is monotonic."""
 
     def __init__(self, spacing: float, now: float) -> None:
         self._spacing, self._cut_at = spacing, now
+        self._was_small = False
 
-    def cut(self, now: float) -> None:
-        self._cut_at = now
+    def cut(self, now: float, rows: int) -> None:
+        self._cut_at, self._was_small = now, rows <= _SMALL
+
+    def rest(self, now: float) -> float:
+        """Seconds in which nothing need be looked at: what comes in them waits all the same. None
+        after a larger page, when more may come than the connection holds."""
+        return max(0.0, self._cut_at + self._spacing - now) if self._was_small else 0.0
 
     def due_in(self, now: float, *, holds: bool, between: bool) -> float:
         """Seconds until it is to be cut; endless while there is no change in it (not `holds`), or

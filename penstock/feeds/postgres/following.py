@@ -125,7 +125,7 @@ class PostgresFollowing(Following):
                 pages = framer.flush(time.time())
             self._report(now)
             if pages:
-                self._page_timer.cut(now)
+                self._page_timer.cut(now, sum(page.count for page in pages))
                 self._pages += len(pages)
                 return pages
             if framer.busy:
@@ -137,10 +137,17 @@ class PostgresFollowing(Following):
                     time.sleep(self._patience(due, len(data)))
             elif framer.holds and framer.between:
                 time.sleep(due)  # a trickle of single rows gathers, too
+                if data := self._transport.receive():  # these rows need not wait for the next page
+                    self._silence.heard(now)
+                    framer.feed(data)
+                    continue
             elif now >= deadline:
                 return []
             else:
                 self._silence.check(now)
+                if (rest := self._page_timer.rest(now)) > 0:
+                    time.sleep(min(rest, deadline - now))
+                    continue
                 self._transport.wait(min(deadline - now, self._progress.next_in(now)))
             self._flow = self._flow + 1 if data else 0
 

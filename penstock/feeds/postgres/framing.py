@@ -124,7 +124,9 @@ class Framer:
 
     def _take_transactions(self) -> None:
         native, collector = self._native, self.collector
-        if native is None or self._streaming is not None or not collector.is_past:
+        if native is None or self._streaming is not None:
+            return
+        if not collector.is_past or collector.full:
             return
         page, limits, start = collector.page, collector.limits, self._position
         run = native.transactions(
@@ -139,6 +141,8 @@ class Framer:
         if run is None:
             return
         self._position = run.position
+        if run.keepalives:
+            self._progress.kept_alive(run.keepalives, asked=run.asked, clock=run.clock)
         if run.before_lsn:
             self._progress.committed(None, run.before_lsn)
         if not run.rows:
@@ -190,6 +194,7 @@ class Framer:
                 end, sent, asked = _KEEPALIVE.unpack_from(piece, 6)
                 clock = from_pg_time(sent) / 1e6
                 self._progress.keepalive(end, asked=bool(asked), clock=clock)
+                self.collector.keep(piece)  # decoders pass it
                 return []
             raise Malformed(
                 f"a CopyData of {len(piece)} bytes is no replication message", "postgres"

@@ -107,12 +107,16 @@ class LogProgress:
 
     def keepalive(self, end: int, *, asked: bool, clock: float | None = None) -> None:
         """The server has sent everything that committed before `end`; `asked` for an answer."""
-        self.keepalives += 1
-        self.clock = clock
+        self.kept_alive(1, asked=asked, clock=clock)
         self.received = max(self.received, end)
-        self._asked = self._asked or asked
         if self._open is None:
             self._note_end(end)
+
+    def kept_alive(self, count: int, *, asked: bool, clock: float | None) -> None:
+        """So many keepalives came, whose ends `committed` knows."""
+        self.keepalives += count
+        self.clock = clock
+        self._asked = self._asked or asked
 
     def _note_end(self, end: int) -> None:
         """Nothing for us up to `end`: it is done when everything before it is."""

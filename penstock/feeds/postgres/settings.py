@@ -95,7 +95,7 @@ class PostgresSettings(BackendSettings):
     page's own cost (about 30 us) does not count."""
     page_rows: int = Field(2_000, ge=1)
     """Changes after which a page is cut."""
-    page_wait: Duration = Field(0.002, ge=0)
+    page_wait: Duration = Field(0.003, ge=0)
     """Seconds: when a transaction is over, a page is cut at once, but not more often than this, so
     that a trickle of single rows does not make a page of each."""
     connect_timeout: Duration = Field(10.0, ge=2)

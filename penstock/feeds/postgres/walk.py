@@ -84,6 +84,9 @@ class _Walk(ctypes.Structure):
         ("first_xid", ctypes.c_uint32),
         ("is_fresh", ctypes.c_int32),
         ("tables", ctypes.c_int32),
+        ("keepalives", ctypes.c_int32),
+        ("asked", ctypes.c_int32),
+        ("sent_at", ctypes.c_int64),
         ("table", ctypes.c_uint8 * 4 * _TABLES),
     )
 
@@ -96,11 +99,13 @@ class Run:
     """Whole transactions, one after the other, with `rows` changes; none has anything else. They
     end at `position` of what was walked over, and the last of them at `end_lsn`; those that came
     first and had no rows at `before_lsn`, or 0. With rows: the first begins at `first_row`, in the
-    transaction `first`; `count` is of transactions with any. Cursors begin with `era`."""
+    transaction `first`; `count` is of transactions with any. Cursors begin with `era`. Of the
+    `keepalives` between them, which end what comes before them, one may have `asked` for an answer;
+    the last was sent at `clock` (seconds since 1970)."""
 
     __slots__ = (
-        "_ends", "_era", "before_lsn", "count", "end_lsn", "first", "first_row", "position",
-        "rows",
+        "_ends", "_era", "asked", "before_lsn", "clock", "count", "end_lsn", "first", "first_row",
+        "keepalives", "position", "rows",
     )  # fmt: skip
 
     def __init__(self, walk: _Walk, ends: bytes, era: str) -> None:
@@ -108,6 +113,8 @@ class Run:
         self.before_lsn, self.end_lsn = walk.before_lsn, walk.end_lsn
         self.count = walk.transactions
         self.first_row = walk.first_row
+        self.keepalives, self.asked = walk.keepalives, bool(walk.asked)
+        self.clock = from_pg_time(walk.sent_at) / 1e6
         self._ends, self._era = ends, era
         self.first = Transaction(0, 0, 0)
         if ends:

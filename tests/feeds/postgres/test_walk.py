@@ -27,14 +27,19 @@ def parts() -> "st.SearchStrategy[list[bytes]]":
     ])  # fmt: skip
     plain = st.builds(lambda rows: [framed(*rows)], rows)
     mixed = st.builds(lambda a, odd, b: [framed(*a), odd, framed(*b)], rows, odd, rows)
-    bodies = st.lists(st.one_of(plain, plain, plain, mixed), max_size=20)
+    # After each transaction so many keepalives, the last of which may ask for an answer.
+    alive = st.sampled_from([(0, False), (0, False), (1, False), (2, False), (1, True)])
+    bodies = st.lists(st.tuples(st.one_of(plain, plain, plain, mixed), alive), max_size=20)
     return st.builds(
         lambda bodies: [
             part
-            for number, body in enumerate(bodies, 1)
+            for number, (body, (keepalives, asks)) in enumerate(bodies, 1)
             for part in (
                 framed(begin(16 * number)), *body, framed(commit(16 * number)),
-                *([keepalive(wal_end=16 * number + 9)] if number % 7 == 0 else []),
+                *(
+                    keepalive(wal_end=16 * number + 8 + each, reply=asks)
+                    for each in range(1, keepalives + 1)
+                ),
             )
         ],
         bodies,
@@ -74,6 +79,8 @@ def test_the_native_walk_and_pythons_make_the_same_pages(
     ours, theirs = native_loop.progress, python_loop.progress
     assert native_loop.framer.transactions == python_loop.framer.transactions
     assert (ours.received, ours.in_flight) == (theirs.received, theirs.in_flight)
+    assert (ours.keepalives, ours.clock) == (theirs.keepalives, theirs.clock)
+    assert ours.due(0.0) == theirs.due(0.0)  # whether an answer is asked for
     for page in native_pages:  # also in the middle of a page
         for shown in {page.first, page.last}:
             assert ours.after(shown) == theirs.after(shown)
