@@ -71,7 +71,8 @@ class PostgresFollowing(Following):
         self._settings, self._begin, self._memory = settings, begin, memory
         self._connected = True  # until the first error, or `close`; never again
         self._pages = 0  # given so far: with the log's end, a text that changes with every event
-        self._flow = 0  # looks at the wire in a row that brought bytes
+        # Looks at the wire in a row that brought bytes; below 0: that did not.
+        self._flow = 0
         self._silence = _Silence(settings.silence, now)
         # When a page is cut.
         self._page_timer = PageTimer(settings.page_wait, now)
@@ -133,7 +134,7 @@ class PostgresFollowing(Following):
             if data := self._transport.receive():
                 self._silence.heard(now)
                 framer.feed(data)
-                if self._flow and len(data) < _WORTH:
+                if self._flow > 0 and len(data) < _WORTH:
                     time.sleep(self._patience(due, len(data)))
             elif framer.holds and framer.between:
                 time.sleep(due)  # a trickle of single rows gathers, too
@@ -145,11 +146,18 @@ class PostgresFollowing(Following):
                 return []
             else:
                 self._silence.check(now)
-                if (rest := self._page_timer.rest(now)) > 0:
-                    time.sleep(min(rest, deadline - now))
-                    continue
-                self._transport.wait(min(deadline - now, self._progress.next_in(now)))
-            self._flow = self._flow + 1 if data else 0
+                self._wait(now, deadline)
+            self._flow = max(self._flow, 0) + 1 if data else min(self._flow, 0) - 1
+
+    def _wait(self, now: float, deadline: float) -> None:
+        """For bytes; not to be woken for each row."""
+        pause = self._page_timer.rest(now)
+        if not self._framer.between and self._flow > -_BACKLOG:
+            pause = _PATIENCE / 2
+        if pause > 0:
+            time.sleep(min(pause, deadline - now))
+        else:
+            self._transport.wait(min(deadline - now, self._progress.next_in(now)))
 
     def _patience(self, due: float, size: int) -> float:
         """Seconds in which bytes shall gather: to be woken for each row costs more than the row."""
