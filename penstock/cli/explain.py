@@ -22,7 +22,7 @@ KINDS = {
     "Unavailable": "penstock retries by itself.",
     "PositionLost": "Changes were lost; `on_gap` decides.",
     "Malformed": "The data does not follow its protocol.",
-    "Rejected": "The sink refuses the change for good; `on_error` decides.",
+    "Rejected": "A retry cannot help; if a change is refused, `on_error` decides.",
     "LeaseLost": "Another instance has the lease now; the old owner stops.",
     "RefusedEdit": "The ops server refuses the edit of the map.",
 }
