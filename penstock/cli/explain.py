@@ -18,18 +18,18 @@ from penstock.model.errors import SettingsError
 from penstock.model.version import DOCS
 
 KINDS = {
-    "SettingsError": "Something must be changed; penstock does not try again.",
-    "Unavailable": "penstock tries again by itself.",
+    "SettingsError": "You must change something; penstock does not retry.",
+    "Unavailable": "penstock retries by itself.",
     "PositionLost": "Changes were lost; `on_gap` decides.",
-    "Malformed": "What came does not follow its protocol.",
-    "Rejected": "The change is refused for good; `on_error` decides.",
-    "LeaseLost": "Another owner has it now; the old one stops.",
-    "RefusedEdit": "The edit of the map is refused.",
+    "Malformed": "The data does not follow its protocol.",
+    "Rejected": "A retry cannot help; if a change is refused, `on_error` decides.",
+    "LeaseLost": "Another instance has the lease now; the old owner stops.",
+    "RefusedEdit": "The ops server refuses the edit of the map.",
 }
 KINDS |= {
-    "warning": "`penstock check` warns of it; the pipeline runs.",
-    "error": "`penstock check` finds it: the pipeline could not run, or could lose data.",
-    "…": "`penstock check` finds it: an error or a warning, by what the file asks for.",
+    "warning": "`penstock check` warns; the pipeline runs.",
+    "error": "`penstock check` reports an error: the pipeline could not run, or could lose data.",
+    "…": "`penstock check` reports an error or a warning, which depends on the file.",
 }
 KINDS |= dict.fromkeys(
     ("InvalidPosition", "InvalidStream", "RowsChanged", "OtherSource", "OtherWriters"),

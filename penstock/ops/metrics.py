@@ -30,12 +30,13 @@ class Additions:
 # Whose it is, its name, its help, and its key in `histograms`.
 _HISTOGRAMS: tuple[tuple[Literal["backend", "sink"], str, str, str], ...] = (
     ("backend", "ingest_seconds",
-     "From the commit at the source until a page of changes was decoded, of its last change.",
+     "Time from the commit of a page's last change until the page was decoded.",
      "ingest"),
     ("backend", "ingest_changes", "Changes in a page that was decoded.", "batch"),
-    ("backend", "checkpoint_seconds", "What saving positions took.", "checkpoint"),
+    ("backend", "checkpoint_seconds", "The time that saving positions took.", "checkpoint"),
     ("sink", "publish_changes", "Changes in a batch that was published.", "published"),
-    ("sink", "publish_seconds", "From the commit at the source to the acknowledgement.", "publish"),
+    ("sink", "publish_seconds", "Time from the commit at the source to the acknowledgement.",
+     "publish"),
 )  # fmt: skip
 
 
@@ -133,7 +134,7 @@ def _backends(backends: Sequence[BackendStatus]) -> Iterator[core.Metric]:
     )  # fmt: skip
     yield _made(
         "gauge", "partition_lag_seconds",
-        "How far what is stored is behind, of the partitions that need attention most.",
+        "The lag of the partitions that need attention most.",
         "backend partition",
         [(each.name, row.partition, row.lag_seconds) for each in backends
          for row in each.partitions],
@@ -146,7 +147,7 @@ def _snapshots(backends: Sequence[BackendStatus]) -> Iterator[core.Metric]:
     yield from _series(SnapshotsReport, "backend", taken)
     for field, text in (
         ("bytes_per_second", "How fast a table is read."),
-        ("seconds_left", "Until a table is read, at this speed."),
+        ("seconds_left", "Time until a table is read, at this speed."),
     ):
         current = [(*of, run["table"], run[field]) for of, known in taken for run in known.current]
         yield _made("gauge", f"snapshot_{field}", text, "backend table", current)
@@ -158,17 +159,19 @@ def _sinks(status: Status) -> Iterator[core.Metric]:
              for quantile, field in quantiles.items()]  # fmt: skip
     yield _made(
         "gauge", "latency_seconds",
-        "From the commit at the source to the acknowledgement, of what was published lately.",
+        "Time from the commit at the source to the acknowledgement, of the latest changes.",
         "sink quantile",
         [(sink.name, quantile, ms / 1000) for sink, quantile, ms in known if ms is not None],
     )  # fmt: skip
     suspended = [table.backend for table in status.tables if table.state == "suspended"]
     yield _made(
-        "gauge", "suspended_tables", "Tables that are not followed.", "backend",
+        "gauge", "suspended_tables", "Tables that are suspended.", "backend",
         [(each.name, suspended.count(each.name)) for each in status.backends],
     )  # fmt: skip
     took = core.SummaryMetricFamily(
-        "penstock_sink_commit_seconds", "What a worker's commits took.", labels=["sink", "worker"]
+        "penstock_sink_commit_seconds",
+        "The time that a worker's commits took.",
+        labels=["sink", "worker"],
     )
     for sink in status.sinks:
         for worker, seconds in sorted(sink.commit_seconds.items()):

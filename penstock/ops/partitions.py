@@ -25,7 +25,7 @@ class PartitionStatus(PartitionReport):
         "healthy; lagging: disconnected, or at or above `ops.lag_limit` or `ops.lag_age`; stale: it"
         " lost changes.",
     )  # fmt: skip
-    age_seconds: float | None = told(None, "Since the last report.")
+    age_seconds: float | None = told(None, "The time since the last report.")
 
 
 def most_urgent(

@@ -97,7 +97,7 @@ class ProcessReport(StatusReport):
     kind = "process"
     of_backend = False
 
-    unknown_types: Mapping[str, int] = counted(dict, "Types that are delivered as their text.")
+    unknown_types: Mapping[str, int] = counted(dict, "Types whose values are delivered as text.")
     notifications: Mapping[str, int] = counted(dict, "As in the status.")
 
 
@@ -108,9 +108,9 @@ class QueryReport(StatusReport):
     kind = "query"
 
     begun: bool = told(False, "Its start succeeded, and its query may run.")
-    blocked: str = told("", "Why it stands still until somebody acts.")
+    blocked: str = told("", "Why the backend stands still until an operator acts.")
     paused: Mapping[str, str | None] | None = told(
-        None, "Since when, by whom and until when it takes no more changes; null while it does."
+        None, "A pause: since when, by whom, until when; null while the backend takes changes."
     )
     restarts: int = told(0, "Restarts of the backend's query.", series="restarts", counter=True)
     last_error: str = told("", "What failed last.")
@@ -121,7 +121,7 @@ class ReadingReport(StatusReport):
     """What a partition and a backend both have."""
 
     current: str | None = told(None, "The source's newest place, as the source writes it.")
-    confirmed: str | None = told(None, "Up to where the source was told that all is durable.")
+    confirmed: str | None = told(None, "The acknowledged place of the source.")
     buffered_events: int = told(
         0, "Changes in the buffer.", series="buffered_events", over="sum", line=True
     )
@@ -133,7 +133,7 @@ class ReadingReport(StatusReport):
         series="lag_bytes", over="sum", line=True, chart="lag_bytes",
     )  # fmt: skip
     lag_seconds: float | None = told(
-        None, "How far what is stored is behind the source: alert when it grows.",
+        None, "How far the stored changes are behind the source: alert when it grows.",
         series="lag_seconds", over="max", line=True, chart="lag_seconds",
     )  # fmt: skip
     window_seconds: float | None = told(
@@ -144,17 +144,17 @@ class ReadingReport(StatusReport):
         series="window_left_seconds", chart="window_left_seconds",
     )  # fmt: skip
     window_bytes: int | None = told(
-        None, "How much log the source keeps for the reader at most.", series="window_bytes"
+        None, "The most log that the source keeps for the reader.", series="window_bytes"
     )
     window_left_bytes: int | None = told(
-        None, "How much log may still come until the source gives the reader up: alert when it"
-        " falls.", series="window_left_bytes", chart="window_left_bytes",
+        None, "How much more log the source can write until it gives the reader up: alert when"
+        " it falls.", series="window_left_bytes", chart="window_left_bytes",
     )  # fmt: skip
-    at_risk: str = told("", "Why changes may soon be lost, and what to do.")
+    at_risk: str = told("", "Why changes may soon be lost, and the remedy.")
     last_error: str = told("", "What failed last.")
-    reader: str | None = told(None, "What reads it, as the source calls it.")
+    reader: str | None = told(None, "The reader, as the source names it.")
     details: Mapping[str, Any] = told(
-        dict, "In the source's own terms; those of a single partition are its backend's."
+        dict, "Details in the source's terms. Those of a single partition are in its backend."
     )
 
 
@@ -166,7 +166,7 @@ class SourceReport(ReadingReport):
 
     connected: bool = told(False, "Whether the source is connected.", series="connected")
     lag: Mapping[str, float] = told(
-        dict, "What the source has that is not durable yet, by what it counts: bytes, changes.",
+        dict, "What the source has that is not durable yet, in the source's unit: bytes, changes.",
         series="lag", label="unit",
     )  # fmt: skip
     events: int = counted(
@@ -180,7 +180,7 @@ class SourceReport(ReadingReport):
     buffer_percent: float | None = told(
         None, "How full the buffer is, in percent.", series="buffer_percent"
     )
-    partition_count: int = told(0, "Partitions.")
+    partition_count: int = told(0, "The number of partitions.")
     partition_states: Mapping[str, int] = told(
         dict, "Partitions, by state: reading, disconnected, waiting, ended.",
         series="partitions", label="state",
@@ -189,17 +189,17 @@ class SourceReport(ReadingReport):
         "", "What is wrong with the source as a whole: disabled, throttled, behind, unknown_types,"
         " tables_left_out, or nothing.",
     )  # fmt: skip
-    source_message: str = told("", "The same for people.")
-    detail_series: Sequence[str] = told(tuple, "Numbers of `details` that are series.")
-    stopped: bool = told(False, "All is saved, and nothing more is read.")
-    host: str | None = told(None, "Of a processor: its name among the hosts.")
-    leases: int | None = told(None, "Of a processor: partitions of all hosts.")
+    source_message: str = told("", "`source_state` as a sentence.")
+    detail_series: Sequence[str] = told(tuple, "The names of numbers in `details` that are series.")
+    stopped: bool = told(False, "Whether all is saved and reading has ended.")
+    host: str | None = told(None, "For a processor: its name among the hosts.")
+    leases: int | None = told(None, "For a processor: partitions of all hosts.")
     hosts: Mapping[str, int] = told(
-        dict, "Of a processor: how many partitions each host has the lease of."
+        dict, "For a processor: how many leases of partitions each host has."
     )
-    unowned: int | None = told(None, "Of a processor: partitions without a host that lives.")
-    observer_errors: int | None = told(None, "Of a processor: batches that its observer failed.")
-    set_aside: int | None = told(None, "Of a processor: changes that it set aside.")
+    unowned: int | None = told(None, "For a processor: partitions without a live host.")
+    observer_errors: int | None = told(None, "For a processor: batches that its observer failed.")
+    set_aside: int | None = told(None, "For a processor: changes that it set aside.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,12 +211,14 @@ class PartitionReport(ReadingReport):
     has_rows = True
 
     state: str = told("reading", "reading, disconnected, waiting, ended.")
-    place: str | None = told(None, "What is durable.")
-    lag: float | None = told(None, "What the source has after that, in `lag_unit`.")
-    lag_unit: str | None = told(None, "bytes, changes.")
+    place: str | None = told(None, "The last durable place.")
+    lag: float | None = told(None, "What the source has after `place`, in `lag_unit`.")
+    lag_unit: str | None = told(None, "bytes or changes.")
     connected: bool = told(False, "Whether there is a connection to the source.")
-    reconnects: int = told(0, "Connections made anew by what reads it now.")
-    throttled: bool = told(False, "The source refused the last call: there were too many.")
+    reconnects: int = told(0, "Connections that the present reader made anew.")
+    throttled: bool = told(
+        False, "Whether the source refused the last call, because there were too many."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,14 +256,14 @@ class GapReport(StatusReport):
     has_rows = True
 
     stale: bool = told(
-        False, "1 while a partition has lost changes and nobody said that it is mended: alert on"
-        " it.", series="partition_stale",
+        False, "1 while a partition has lost changes and is not marked as mended: alert on it.",
+        series="partition_stale",
     )  # fmt: skip
     counts: Mapping[str, int] = told(
-        dict, "Gaps in what a partition delivered, ever, by cause.",
+        dict, "All gaps in the changes of a partition, by cause.",
         series="gaps", counter=True, label="cause",
     )  # fmt: skip
-    gaps: Sequence[Mapping[str, Any]] = told(tuple, "The latest.")
+    gaps: Sequence[Mapping[str, Any]] = told(tuple, "The latest gaps.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,17 +280,15 @@ class SnapshotsReport(StatusReport):
     rows: int = told(0, "Rows of snapshots stored.", series="snapshot_rows", counter=True)
     bytes: int = told(0, "Bytes of chunks stored.", series="snapshot_bytes", counter=True)
     current: Sequence[Mapping[str, Any]] = told(
-        tuple, "Of each that runs `snapshot_id`, `table`, `state`, `waiting` (for which process of"
-        " the server, and since when that has its transaction; or for the pipeline to follow its"
-        " source), `ranges` and how many are `done`, `chunks`, `rows`, `bytes`,"
+        tuple, "For each running snapshot: `snapshot_id`, `table`, `state`, `waiting` (for which"
+        " process of the server, and the start of that transaction; or for the pipeline to"
+        " follow its source), `ranges` and how many are `done`, `chunks`, `rows`, `bytes`,"
         " `bytes_per_second`, `seconds_left`.",
     )  # fmt: skip
     last: Mapping[str, Mapping[str, Any]] = told(
-        dict, "Of tables the last that ended: `snapshot_id`, `state`, `rows`, `at`."
+        dict, "The last snapshot of each table that ended: `snapshot_id`, `state`, `rows`, `at`."
     )
-    refusal: str = told(
-        "", "Why each is refused, where the pipeline is to have them; empty: they are taken."
-    )
+    refusal: str = told("", "Why the pipeline refuses all snapshots; empty: it takes them.")
 
 
 LEVELS = ("normal", "slow", "critical")
@@ -303,11 +303,13 @@ class SinkReport(StatusReport):
     of_backend = False
 
     connected: bool | None = told(None, "Whether the sink is connected.", series="sink_connected")
-    delivery: str | None = told(None, "exactly-once, deduplicated; `details.reason` says why.")
+    delivery: str | None = told(
+        None, "exactly-once, deduplicated; `details.reason` has the reason."
+    )
     durability: str | None = told(None, "What an acknowledgement of the server promises.")
     published: int = counted(0, "Changes sent to the sink.", series="published", line=True)
     acknowledged: int = counted(
-        0, "Changes the sink has stored.", series="acknowledged", line=True, rated=True,
+        0, "Changes that the sink has stored.", series="acknowledged", line=True, rated=True,
         chart="stored",
     )  # fmt: skip
     duplicates: int = counted(0, "Changes that were stored before.", series="duplicates")
@@ -319,7 +321,7 @@ class SinkReport(StatusReport):
     )
     errors: int = counted(0, "Refusals and failures of the sink.", series="sink_errors", line=True)
     reconnects: int = counted(0, "Connections to the sink made anew.", series="sink_reconnects")
-    attempts: int = told(0, "How often what failed last was tried again.")
+    attempts: int = told(0, "Retries of what failed last.")
     last_error: str = told("", "What failed last.")
     latency_p50_ms: float | None = told(
         None, "Median from the commit at the source to the acknowledgement, lately.",
@@ -329,41 +331,43 @@ class SinkReport(StatusReport):
         None, "The 99th percentile of the same.", chart="latency_p99_ms"
     )
     answer_ms: float | None = told(
-        None, "Longest that the sink's server took for an answer lately.",
+        None, "The longest time of an answer of the sink's server, lately.",
         series="sink_answer_seconds",
     )  # fmt: skip
     pressure: str | None = told(
-        None, "Back-pressure: normal, slow, critical. The series is 1 for the state it is in."
+        None, "Back-pressure: normal, slow, critical. The series is 1 for the current state."
         " Alert on critical.",
         series="sink_pressure_state", label="state", states=LEVELS,
     )  # fmt: skip
-    pressure_reason: str = told("", "Why it is in this state.")
+    pressure_reason: str = told("", "Why back-pressure is in this state.")
     pressure_transitions: int = counted(
         0, "Changes of the back-pressure's state.", series="sink_pressure_transitions"
     )
     pressure_entered: Mapping[str, int] = counted(
-        dict, "Times that back-pressure came to a level.",
+        dict, "Times that back-pressure entered a level.",
         series="sink_pressure_events", label="level",
     )  # fmt: skip
     breaker: str | None = told(
-        None, "Circuit breaker: closed, open, half-open. The series is 1 for the state it is in."
+        None, "Circuit breaker: closed, open, half-open. The series is 1 for the current state."
         " Alert on open.",
         series="sink_breaker_state", label="state", states=("closed", "open", "half-open"),
     )  # fmt: skip
-    breaker_reason: str = told("", "Why it is in this state.")
+    breaker_reason: str = told("", "Why the circuit breaker is in this state.")
     breaker_transitions: int = counted(
         0, "Changes of the circuit breaker's state.", series="sink_breaker_transitions"
     )
-    breaker_entered: Mapping[str, int] = counted(dict, "Times that it came to a state.")
+    breaker_entered: Mapping[str, int] = counted(
+        dict, "Times that the circuit breaker entered a state."
+    )
     commits: Mapping[str, int] = counted(
         dict, "Transactions that each worker of a sink of tables committed.",
         series="sink_commits", label="worker",
     )  # fmt: skip
-    commit_seconds: Mapping[str, float] = counted(dict, "What they took.")
+    commit_seconds: Mapping[str, float] = counted(dict, "The time that these commits took.")
     histograms: Mapping[str, Any] = counted(
         dict, "As in the metrics: `buckets` and `sum`, by name."
     )
-    details: Mapping[str, Any] = told(dict, "In the sink's own terms.", merge="keys")
+    details: Mapping[str, Any] = told(dict, "Details in the sink's terms.", merge="keys")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -375,8 +379,8 @@ class TableStatus(StatusReport):
 
     backend: str = told("", "Its backend.")
     sid: str | None = told(None, "In a sink of tables: the source's name, or its slot.")
-    table: str = told("", "As the source calls it.")
-    target: str | None = told(None, "In a sink of tables: its table there.")
+    table: str = told("", "Its name at the source.")
+    target: str | None = told(None, "In a sink of tables: its target.")
     state: str = told(
         "", "following, suspended, resuming. In a sink of tables loading (its rows are loaded, or"
         " changes that came meanwhile are applied), live, waiting (for what `error` says),"
@@ -384,39 +388,41 @@ class TableStatus(StatusReport):
         " Alert on waiting and suspended.", series="table_state", label="state",
     )  # fmt: skip
     reason: str | None = told(
-        "", "Why it is suspended: unfit, refused, unsent-value, changed and others."
+        "", "Why the table is suspended: unfit, refused, unsent-value, changed and others."
     )
-    error: str | None = told("", "What failed, or what to do.")
-    since: str | None = told("", "When it entered its state.")
-    place: str | None = told(None, "What is durable.")
+    error: str | None = told("", "What failed, or the remedy.")
+    since: str | None = told("", "When the table entered its state.")
+    place: str | None = told(None, "The last durable place.")
     lag_seconds: float | None = told(
-        None, "Between the commits of its last change at the source and in the target.",
+        None, "The time between the commits of the last change at the source and in the target.",
         series="table_lag_seconds",
     )  # fmt: skip
     ignored: Sequence[str] | None = told(None, "Columns of the source that the target lacks.")
-    rows_loaded: int | None = told(None, "Rows that its load has read.", series="table_rows_loaded")
+    rows_loaded: int | None = told(None, "Rows that the load has read.", series="table_rows_loaded")
     rows_to_come: int | None = told(
-        None, "Rows that its load has still to read, about.", series="table_rows_to_come"
+        None, "About how many rows the load must still read.", series="table_rows_to_come"
     )
     applied: Mapping[str, int] | None = counted(
-        None, "Changes stored in the sink, by operation. Other sinks than one of tables count the"
+        None, "Changes stored in the sink, by operation. Sinks without tables count the"
         " 200 busiest tables of a backend by name, and all others as `other`.",
         series="table_changes", label="operation", rated=True,
     )  # fmt: skip
     rate: float | None = told(None, "Changes a second, lately.")
-    last_change_seconds: float | None = told(None, "Since changes of it were stored.")
+    last_change_seconds: float | None = told(
+        None, "The time since a change of the table was stored."
+    )
     letters: int | None = counted(None, "Rows and changes set aside.", series="table_dead_letters")
     held: int | None = told(None, "Changes that wait in the ledger.", series="table_held")
     skipped: int | None = told(None, "Changes that are missing in the sink.")
-    first_skipped: str | None = told(None, "Where they begin, or where those that are held do.")
-    last_skipped: str | None = told(None, "Where they end, or where those that are held do.")
-    version: int | None = told(None, "Of a Delta table after the last commit of penstock.")
+    first_skipped: str | None = told(None, "The place of the first skipped or held change.")
+    last_skipped: str | None = told(None, "The place of the last skipped or held change.")
+    version: int | None = told(None, "The version of a Delta table after penstock's last commit.")
     files: int | None = told(None, "Files of a Delta table at this version.", series="table_files")
     bytes: int | None = told(None, "Bytes of these files.", series="table_bytes")
     nulled: Sequence[str] | None = told(
         None, "Columns of a Delta table that are null for values that their type cannot hold."
     )
-    last_commit: str | None = told(None, "When penstock committed to a Delta table last.")
+    last_commit: str | None = told(None, "When penstock last committed to a Delta table.")
 
     @property
     def name(self) -> str:

@@ -53,7 +53,7 @@ class BatchStatus(BatchReport):
     duration_ms: float = told(
         0.0, "Time that the last micro-batch took.", series="batch_duration_seconds"
     )
-    age_seconds: float = told(0.0, "Since it ended.")
+    age_seconds: float = told(0.0, "The time since the micro-batch ended.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,18 +62,18 @@ class BackendStatus(SourceReport, QueryReport, MeasureReport):
 
     name: str = told(..., "Its name.")
     last_event_seconds: float | None = told(
-        None, "Since changes were read from the source.", series="last_event_seconds"
+        None, "The time since changes were read from the source.", series="last_event_seconds"
     )
     rate: float | None = told(None, "Changes read a second, lately.")
-    position: Mapping[str, str] = told(dict, "Partition to place, of the partitions shown.")
+    position: Mapping[str, str] = told(dict, "The place of each partition shown.")
     partitions: Sequence[PartitionStatus] = told(
-        tuple, "Those that need attention most, at most 20: those that are disconnected or failing,"
-        " then by lag.",
+        tuple, "The partitions that need attention most, at most 20: first those that are"
+        " disconnected or failing, then by lag.",
     )  # fmt: skip
-    gaps: Mapping[str, GapReport] = told(dict, "What was lost, by partition.")
-    age_seconds: float | None = told(None, "Since the last report.")
-    batch: BatchStatus | None = told(None, "Its last micro-batch.")
-    snapshots: SnapshotsReport = told(SnapshotsReport, "Of its tables, since the start.")
+    gaps: Mapping[str, GapReport] = told(dict, "The lost history, by partition.")
+    age_seconds: float | None = told(None, "The time since the last report.")
+    batch: BatchStatus | None = told(None, "The last micro-batch.")
+    snapshots: SnapshotsReport = told(SnapshotsReport, "Snapshots of its tables, since the start.")
 
     @property
     def source_ok(self) -> bool:
@@ -87,41 +87,41 @@ class SinkStatus(SinkReport):
 
     name: str = told(..., "Its name.")
     rate: float | None = told(None, "Changes stored a second, lately.")
-    age_seconds: float | None = told(None, "Since the last report.")
+    age_seconds: float | None = told(None, "The time since the last report.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """The whole pipeline."""
 
-    name: str = told(..., "The pipeline.")
-    version: str = told(..., "Of penstock.")
-    uptime_seconds: float = told(..., "Since the start.", series="uptime_seconds")
+    name: str = told(..., "The pipeline's name.")
+    version: str = told(..., "The version of penstock.")
+    uptime_seconds: float = told(..., "The time since the start.", series="uptime_seconds")
     health: Health = told(
-        ..., "ok, degraded, unhealthy, standby. The series is 1 for the state it is in.",
+        ..., "ok, degraded, unhealthy, standby. The series is 1 for the current state.",
         series="health", label="state",
         states=("ok", "degraded", "unhealthy", "standby"),
     )  # fmt: skip
-    reasons: Sequence[str] = told(..., "Empty exactly when health is ok.")
+    reasons: Sequence[str] = told(..., "Why health is not ok; empty if it is.")
     backends: Sequence[BackendStatus] = told(..., "The sources.")
-    sinks: Sequence[SinkStatus] = told(..., "Where changes go.")
-    last_batch: BatchStatus | None = told(..., "Of all backends the latest.")
+    sinks: Sequence[SinkStatus] = told(..., "The targets of the changes.")
+    last_batch: BatchStatus | None = told(..., "The latest micro-batch of all backends.")
     remedies: Sequence[Mapping[str, Any]] = told(
-        (), "Of each reason what to `do`, a link to more (`see`), and the `action` that helps, with"
-        " its `arguments`; empty without one.",
+        (), "For each reason: what to `do`, a link to more (`see`), and the `action` that helps,"
+        " with its `arguments`; empty without one.",
     )  # fmt: skip
     ready: bool = told(False, "What `/ready` answers.")
-    unready: Sequence[str] = told((), "Why it is not ready.")
-    starting: bool = told(False, "Whether that it starts is all that is wrong.")
+    unready: Sequence[str] = told((), "Why the pipeline is not ready.")
+    starting: bool = told(False, "Whether the start is the only reason.")
     warming_up: bool = told(
-        False, "Whether it is ready and no task has run yet: the first changes take some seconds."
+        False, "Whether the pipeline is ready but no task has run: first changes take some seconds."
     )
     tables: Sequence[TableStatus] = told(
-        (), "Those that are or were suspended; of a sink of tables every table of each source. What"
-        " is not known is left out.",
+        (), "Tables that are or were suspended; with a sink of tables every table of each source."
+        " Unknown values are left out.",
     )  # fmt: skip
     standby: str | None = told(
-        None, "The instance that owns the pipeline, while this one waits for it."
+        None, "The instance that owns the pipeline, while this instance waits for it."
     )
     notifications: Mapping[str, int] = told(
         dict, "Posts to the webhooks of `ops.notify`: sent, failed (each try), dropped.",

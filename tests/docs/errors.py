@@ -10,16 +10,16 @@ PAGE = DOCS / "reference" / "errors.md"
 HEAD = """\
 # Errors and findings
 
-Each error has a code, which stays the same while its words may change: in brackets at the end of
-the text in logs, in `/status` and in what the library raises (`error.code`), as `code` in
-`penstock check --json`, and in what a command prints. `penstock explain CODE` shows what is here in
-a terminal, without a network.
+Each error has a code. The code stays the same while the message may change. It is in brackets at
+the end of the message in logs, in `/status`, in a command's output, and in errors that the library
+raises (`error.code`); in `penstock check --json` it is `code`. `penstock explain CODE` shows the
+text of this page in a terminal, without a network.
 
-The first part of a code names the part of penstock, the rest what happened. A code of a general
-kind, such as `nats.unavailable`, is that of all errors of its kind that have none of their own.
-What `penstock check` warns of, or calls an error, has a code as well.
+The first part of a code names the part of penstock, and the rest the problem. A general code, such
+as `nats.unavailable`, is for all errors of its kind without a code of their own. Warnings and
+errors of `penstock check` have codes, too.
 
-Each code has its messages, with the remedy in brackets; `…` stands for what differs.
+Below each code are its messages, with the remedy in brackets; `…` stands for the variable part.
 """
 
 
