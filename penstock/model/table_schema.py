@@ -1,7 +1,7 @@
 """The schema of a table as a value: what is published of it beside its changes."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -46,6 +46,10 @@ class TableSchema:
     sends_all: bool = False
     unsent: tuple[str, ...] = ()
     is_empty: bool = False
+
+    def within(self, backend: str) -> "TableSchema":
+        """As lines of its documents name it: after its backend, where a source has no schemas."""
+        return self if self.schema else replace(self, schema=backend)
 
     def document(self, now: datetime, pipeline: str) -> dict[str, Any]:
         """Plain JSON; docs/reference/messages.md has every field."""
