@@ -330,7 +330,10 @@ class DeltaStagedRows(StagedRows):
         number, last = lake.number_of(table, self.app), None
         if known.number < 0:
             known = replace(known, parts=(), place="")
-        elif number != known.number:
+        elif number == known.number:
+            if not takes_over:
+                self._verify_kept(ledger, table)
+        else:
             with lake.translated("reading", self.layout.uri):
                 last = lake.last_commit(table, self.app)
             if not takes_over:
@@ -346,12 +349,21 @@ class DeltaStagedRows(StagedRows):
         with lake.translated("writing to", self.layout.uri):
             yield table, DeltaCommit(app=self.app, number=number + 1, writer=writer), place
 
+    def _verify_kept(self, ledger: Any, table: Any) -> None:
+        size = ledger.sizes().get(f"{self.destination.schema}.{self.destination.table}", {})
+        if lake.was_restored(table, size.get("version", table.version())):
+            raise self._went_back
+
+    @property
+    def _went_back(self) -> SettingsError:
+        return SettingsError(
+            f"the table at {self.layout.uri} has less than it had: it was restored, or made again",
+            "delta.went-back", hint=_RELOAD,
+        )  # fmt: skip
+
     def _verify(self, known: KnownCommit, number: int, last: DeltaCommit | None) -> None:
         if number < known.number:
-            raise SettingsError(
-                f"the table at {self.layout.uri} has less than it had: it was restored, or made"
-                " again", "delta.went-back", hint=_RELOAD,
-            )  # fmt: skip
+            raise self._went_back
         if known.writer and (last is None or last.writer != known.writer):
             raise SettingsError(
                 f"another pipeline writes {self.app} to the table at {self.layout.uri}",

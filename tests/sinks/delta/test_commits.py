@@ -192,6 +192,31 @@ def test_a_table_that_went_back_waits_until_it_is_loaded_anew(
     assert [*states(sink)] == ["live"]
 
 
+@pytest.mark.parametrize("kind", ["clone", "append", "log"])
+def test_a_table_that_was_restored_waits_until_it_is_loaded_anew(
+    there: Lake, sink_of: SinkOf, kind: str
+) -> None:
+    sink: Any = sink_of(type=kind)
+    sink.write([rows_of("INSERT 1 one", commit=1)], Noted())
+    version = there.table("items").version()
+    sink.write([rows_of("INSERT 2 two", commit=2)], Noted())
+    there.table("items").restore(version)
+    sink.write([rows_of("INSERT 3 three", commit=3)], Noted())
+    assert "has less than it had" in states(sink)["waiting"]
+    sink.reload("items", None)
+    load, point = load_of(sink), Point(9)
+    assert load.begin(point) is None
+    (part,) = load.plan(point, ["all"])
+    with load.writer(point) as writer:
+        writer.write(part, [b"7\tseven\n"])
+    assert load.finish([("public", "items")])
+    load_of(sink).settle("stop")
+    sink.write([rows_of("INSERT 10 ten", commit=10)], Noted())
+    assert [*states(sink)] == ["live"]
+    kept = [] if kind == "clone" else [1]
+    assert sorted(key for (key,) in there.rows("items", ["id"])) == [*kept, 7, 10]
+
+
 def test_a_table_is_compacted_now_and_then(there: Lake, sink_of: SinkOf) -> None:
     sink = sink_of({"clean": "1ms"}, type="log")
     for number in range(1, 5):
