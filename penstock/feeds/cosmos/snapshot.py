@@ -46,7 +46,7 @@ def schema_of(settings: CosmosSettings, identity: ContainerIdentity) -> TableSch
     return TableSchema(
         schema=settings.database, table=settings.container, name=(settings.container,),
         version=blake2b(repr([*keys]).encode(), digest_size=8).hexdigest(),
-        columns=columns, is_of_documents=True,
+        columns=columns, is_of_documents=True, sends_deletes=settings.every,
     )  # fmt: skip
 
 

@@ -260,3 +260,14 @@ def test_a_table_is_loaded_where_its_source_forgot_changes(tmp_path: Path) -> No
             until(
                 lambda: not any(each["stale"] for each in flow.positions().gaps.rows().values()), 60
             )
+
+
+def test_a_clone_of_a_source_that_sends_no_deletes_is_warned_of(tmp_path: Path) -> None:
+    with cosmos() as source:
+        for mode, kind, want in [
+            ("latest_version", "clone", {"tables.deletes-unsent"}),
+            ("latest_version", "append", set[str]()),
+            ("all_versions_and_deletes", "clone", set[str]()),
+        ]:
+            flow = source.flow(tmp_path / "lake", {"type": kind}, mode=mode)
+            assert {each.code for each in flow.findings()} == want
