@@ -88,6 +88,8 @@ class DeltaLedger(SqliteLedger):
 class DeltaDatabase(SqliteDatabase):
     """See `TableDatabase`. `layouts`: of each target, by its schema and name."""
 
+    gathers_rows = True
+
     def __init__(
         self, ledger: Path, layouts: Mapping[tuple[str, str], DeltaLayout],
         on_misfit: OnMisfit = "refuse",

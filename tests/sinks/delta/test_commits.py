@@ -3,7 +3,8 @@
 import re
 import shutil
 import sqlite3
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -190,6 +191,28 @@ def test_a_table_that_went_back_waits_until_it_is_loaded_anew(
     sink.write([rows_of("INSERT 10 ten", commit=10)], Noted())
     assert there.rows("items") == ordered([(7, "seven"), (10, "ten")])
     assert [*states(sink)] == ["live"]
+
+
+def test_changes_are_held_while_a_part_of_a_load_is_read(there: Lake, sink_of: SinkOf) -> None:
+    sink: Any = sink_of()
+    sink.write([rows_of("INSERT 1 one", commit=1)], Noted())
+    sink.reload("items", None)
+    load, point = load_of(sink), Point(9)
+    assert load.begin(point) is None
+    (part,) = load.plan(point, ["all"])
+
+    def pieces() -> Iterator[bytes]:
+        yield b"7\tseven\n"
+        begun = time.monotonic()
+        sink.write([rows_of("INSERT 10 ten", commit=10)], Noted())
+        assert time.monotonic() - begun < 10
+        yield b"8\teight\n"
+
+    with load.writer(point) as writer:
+        writer.write(part, pieces())
+    assert load.finish([("public", "items")])
+    load_of(sink).settle("stop")
+    assert there.rows("items") == ordered([(7, "seven"), (8, "eight"), (10, "ten")])
 
 
 @pytest.mark.parametrize("kind", ["clone", "append", "log"])
