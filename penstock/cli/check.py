@@ -19,13 +19,14 @@ from penstock.cli.options import (
 from penstock.cli.positions_edit import Editing
 from penstock.cli.preflight import check_host, check_machine
 from penstock.config import Backend, Deployment, Pipeline, secrets_of
-from penstock.feeds import HasSources
+from penstock.feeds import Feed, HasSources
 from penstock.model.errors import PenstockError
 from penstock.model.finding import Finding, Level, failed, finding
 from penstock.model.position import Bookmarks, PartitionId
 from penstock.model.problems import blot
 from penstock.sinks.loading import LoadsTables
 from penstock.snapshots.retention import check_snapshots
+from penstock.tables.ledger_rows import ROWS
 
 _LARGER = (
     "raise max_payload in the nats-server's configuration (64MB at most), and the stream's"
@@ -112,10 +113,16 @@ def _sink(pipeline: Pipeline) -> Iterator[Finding]:
         for backend in pipeline.backends:
             with suppress(PenstockError):  # the feed's own findings say it
                 feed, loads = backend.feed(), pipeline.snapshot.initial is not False
-                partitions = [each.partition for each in feed.partitions()] if loads else []
-                yield from sink.check_tables(backend.name, feed.schemas_to_be(), partitions)
+                partitions = _loaded(feed) if loads else []
+                schemas = [each.within(backend.name) for each in feed.schemas_to_be()]
+                yield from sink.check_tables(backend.name, schemas, partitions)
                 if isinstance(feed, HasSources):
                     yield from feed.check_left(sink.left(backend.name))
+
+
+def _loaded(feed: Feed) -> Sequence[PartitionId]:
+    """The partitions whose tables are loaded once."""
+    return [ROWS] if feed.shares_tables else [each.partition for each in feed.partitions()]
 
 
 def _source(pipeline: Deployment, backend: Backend) -> Iterator[Finding]:

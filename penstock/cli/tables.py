@@ -10,7 +10,6 @@ import click
 
 from penstock.cli.options import file_argument, json_list, json_option, print_list, say
 from penstock.config import Backend, Pipeline, load_pipeline
-from penstock.config.documents import refuse_reload
 from penstock.model.errors import PenstockError, SettingsError
 from penstock.service.actions import Operated, ResumeTableAction, SuspendTableAction
 from penstock.sinks.loading import LoadsTables
@@ -102,7 +101,6 @@ def reload(*, file: Path, table: str, sid: str | None, as_json: bool) -> None:
             "cli",
             hint="penstock snapshot FILE TABLE takes its rows",
         )
-    refuse_reload(pipeline, table)
     names = list(sink.reload(table, sid))
     lines = (f"{name} is loaded anew" for name in names)
     say({"reloaded": names}, "\n".join(lines), as_json=as_json)

@@ -527,8 +527,7 @@ class Pipeline(Deployment):
         for each in self.backends:
             kind: FeedPlugin = plugin("feeds", each.type)
             if kind.has_documents and getattr(self.sink.settings, "takes_documents", False):
-                is_loaded = self.snapshot.initial is not False
-                one, sink = with_documents(each, self.sink.settings, is_loaded=is_loaded)
+                one, sink = with_documents(each, self.sink.settings)
                 self.__dict__["sink"] = self.sink.model_copy(update={"settings": sink})
                 backends.append(one)
                 continue

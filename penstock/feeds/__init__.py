@@ -270,6 +270,9 @@ class Feed(Protocol):
     # (`RowSelection`).
     has_common_order: ClassVar[bool] = True
     selects_rows: ClassVar[bool] = False
+    # Whether several of its partitions have changes of one table: rows of a snapshot are of all
+    # these together, and changes after them replace a row or delete it.
+    shares_tables: ClassVar[bool] = False
     # Bytes, where the source has a limit for one document.
     largest_document: ClassVar[int | None] = None
     # Whether a partition that was split has nothing any more: its children have what it had, and

@@ -7,18 +7,18 @@ record.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from penstock.feeds import At, Feed, Gap, GapPolicy, HistoryLost, Span
+from penstock.feeds import At, Feed, Gap, GapPolicy, HistoryLost, RowSource, Span
 from penstock.model.errors import InvalidPosition, Malformed, PenstockError
 from penstock.model.finding import Finding, failed, finding
-from penstock.model.page import Page
+from penstock.model.page import Decoder, Page
 from penstock.model.position import Bookmark, PartitionId, Place, bookmarks_from_json
 from penstock.model.settings import Duration, Settings, Start
 
@@ -62,10 +62,7 @@ class BackendSettings(Settings):
 
 
 class DocumentSettings(Protocol):
-    """Settings of a feed of documents, whose tables may be in a map. `gives_lines`: its snapshots
-    can be loaded."""
-
-    gives_lines: ClassVar[bool]
+    """Settings of a feed of documents, whose tables may be in a map."""
 
     @property
     def namespace(self) -> str:
@@ -92,7 +89,6 @@ class PolledSettings(BackendSettings):
     # What `start` may be besides a time and a token, and how that is listed for people.
     words: ClassVar[Mapping[str, At]]
     expected: ClassVar[str]
-    gives_lines: ClassVar[bool] = False  # rows of a snapshot are of no partition
 
     @classmethod
     def begins_at(cls, start: str | dict[str, Any]) -> At:
@@ -119,11 +115,6 @@ class PolledSettings(BackendSettings):
         for each in tables:
             if each != self.followed:
                 raise ValueError(f"it follows {'.'.join(self.followed)}, and not {'.'.join(each)}")
-        if self.start == "snapshot" or self.on_gap == "resnapshot":
-            raise ValueError(
-                "its snapshots are not loaded into tables: leave out `start: snapshot` and"
-                " `on_gap: resnapshot`"
-            )
         return self.model_copy(update={"polled": False})
 
     @property
@@ -145,6 +136,36 @@ class PolledSettings(BackendSettings):
     @property
     def at(self) -> At:
         return self.begins_at(self.start)
+
+
+_BATCH, _LINES = 1000, 1 << 20  # documents, and bytes of them, that become lines at once
+
+
+class DocumentRowSource(RowSource):
+    """A row source of documents, which gives them as lines, too: a `feeds.ReadsLines`."""
+
+    is_by_key: ClassVar[bool] = True
+    count: int | None = None
+
+    @abstractmethod
+    def line_decoder(self) -> Decoder:
+        """A decoder of its pages, as lines."""
+
+    @contextmanager
+    def lines(
+        self, columns: Sequence[str], prefix: bytes, is_stopped: Callable[[], bool]
+    ) -> Iterator[Callable[[Any], Iterator[tuple[bytes, int]]]]:
+        """See `feeds.ReadsLines`: a document has all columns."""
+        decoder = self.line_decoder()
+        with self.opened(is_stopped) as read:
+
+            def lines(part: Any) -> Iterator[tuple[bytes, int]]:
+                for page in read(part, _BATCH, _LINES):
+                    for batch in decoder.decode(page):
+                        found = batch.column("after").to_pylist()
+                        yield b"".join(prefix + f"{each}\n".encode() for each in found), len(found)
+
+            yield lines
 
 
 S = TypeVar("S", bound=BackendSettings)
@@ -179,6 +200,7 @@ class PolledFeed(SettingsFeed[P]):
 
     oldest = "beginning"
     checks_bookmarks = True
+    shares_tables = True
 
     @property
     def polled(self) -> bool:

@@ -1,7 +1,7 @@
 """The schema of a table as a value: what is published of it beside its changes."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -28,7 +28,8 @@ class TableSchema:
     `is_current` is of the catalogue; any other is of a message of the log that is older than it.
     `sends_all`: changes have all values, also large ones that did not change. `unsent`: generated
     columns that changes lack, where that was asked for. `is_empty`: it is a partition in which no
-    row was ever stored, although it was followed already.
+    row was ever stored, although it was followed already. `sends_deletes`: changes say which rows
+    are deleted.
     """
 
     schema: str
@@ -46,6 +47,11 @@ class TableSchema:
     sends_all: bool = False
     unsent: tuple[str, ...] = ()
     is_empty: bool = False
+    sends_deletes: bool = True
+
+    def within(self, backend: str) -> "TableSchema":
+        """As lines of its documents name it: after its backend, where a source has no schemas."""
+        return self if self.schema else replace(self, schema=backend)
 
     def document(self, now: datetime, pipeline: str) -> dict[str, Any]:
         """Plain JSON; docs/reference/messages.md has every field."""

@@ -21,7 +21,6 @@ import structlog
 from pydantic import Field, ValidationError
 
 from penstock.config import Backend, Pipeline
-from penstock.config.documents import refuse_reload
 from penstock.leases import open_store
 from penstock.leases.gaps import Gaps
 from penstock.model.errors import Malformed, PenstockError, Rejected, SettingsError
@@ -168,7 +167,6 @@ class SnapshotAction(Action):
     def run(self, on: Operated) -> Mapping[str, Any]:
         sink: object = on.pipeline.sink.sink()
         if isinstance(sink, LoadsTables):
-            refuse_reload(on.pipeline, self.table, self.backend)
             return {"reloaded": list(sink.reload(self.table, self.sid, self.backend))}
         with init_stream(on.pipeline) as stream:
             wanted = {"reload": True} if self.reload else {}

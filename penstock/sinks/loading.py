@@ -61,11 +61,12 @@ class TableLoad(Protocol):
     I/O and raise Unavailable; what keeps this table from being loaded is SettingsError or Rejected,
     for `wait`.
 
-    `partition` is that of its changes; no two tables have one `name`, which logs call it.
-    `has_rows`: all rows are there, and `settle` is left. `waits_for_operator`: another try is no
-    use until it is resumed, or loaded anew. `is_early`: it refers to tables whose rows are loaded
-    first. `described`: as the status page shows it. `loaded`: how many rows were there at the last
-    `begin`. `recurs`: the server failed at it again and again, so that is of its rows and changes.
+    `partition` is that of its changes, or `ROWS`, of those of all; no two tables have one `name`,
+    which logs call it. `has_rows`: all rows are there, and `settle` is left.
+    `waits_for_operator`: another try is no use until it is resumed, or loaded anew. `is_early`: it
+    refers to tables whose rows are loaded first, or another partition comes first. `described`: as
+    the status page shows it. `loaded`: how many rows were there at the last `begin`. `recurs`: the
+    server failed at it again and again, so that is of its rows and changes.
     """
 
     backend: str

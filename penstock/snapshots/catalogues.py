@@ -74,6 +74,6 @@ def _schemas(
     feed: Feed, partition: PartitionId, bookmark: Bookmark, before: Sequence[TableSchema] | None
 ) -> tuple[Sequence[TableSchema], LeftOut]:
     feed = feed.of(partition) if isinstance(feed, HasSources) else feed
-    if (found := feed.current_schemas()) != before:
+    if (found := [each.within(feed.backend) for each in feed.current_schemas()]) != before:
         feed.verify_source(bookmark)
     return found, feed.left_out()

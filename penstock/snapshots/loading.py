@@ -31,6 +31,7 @@ from penstock.sinks.loading import LoadsTables, Part, RowWriter, TableLoad
 from penstock.snapshots.catalogues import Catalogues, LeftOut, Source
 from penstock.snapshots.job import Job, PipelineState, RunControl, RunEvent, SnapshotPace
 from penstock.snapshots.reading import SnapshotPoint, SnapshotStore, TableReader, lines_of
+from penstock.tables.ledger_rows import ROWS
 from penstock.tables.sqlstates import TRIES, Recurring
 
 _RANGE = 64  # times the size of a chunk, about, that a range has
@@ -157,14 +158,24 @@ class TableLoader(PipelinePart):
                     tables = sink.enter(backend, partition, initial=initial)
                     self._state.report({"tables": tables})
                     self._entered.add((backend, partition))
+            # After them, so that their changes are held from now on.
+            if feed.shares_tables and saved and (backend, ROWS) not in self._entered:
+                self._state.report({"tables": sink.enter(backend, ROWS, initial=initial)})
+                self._entered.add((backend, ROWS))
             if self._feeds[backend].on_gap == "resnapshot":
                 self._mend(sink, backend)
-        self._compare(sink, {each: known.get(each, Bookmark()) for each in self._entered})
+        self._compare(sink, {
+            each: known.get(each, Bookmark()) for each in self._entered
+            if each[1] == ROWS or not self._feeds[each[0]].shares_tables
+        })  # fmt: skip
         self._running = {name: one for name, one in self._running.items() if not one[2].done()}
         loads = sink.unfinished() if self._entered else ()
         self._show(loads)
         for load in loads:
-            is_known = (load.backend, load.partition) in self._catalogues.tables
+            source = load.backend, load.partition
+            if self._feeds[load.backend].shares_tables:
+                source = load.backend, ROWS
+            is_known = source in self._catalogues.tables
             is_due = is_known and not load.waits_for_operator and not load.is_early
             if is_due and load.name not in self._running and self._state.is_ours:
                 feed, on_error = self._feeds[load.backend], self._on_error[load.backend]

@@ -36,14 +36,16 @@ log = structlog.get_logger("penstock")
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPoint(RowsPoint):
-    """Of one snapshot of the source. `losses`: of changes before it."""
+    """Of one snapshot of the source. `losses`: of changes before it; `namespace`: the schema that
+    the table is asked for by."""
 
     taken: TableSnapshot
     losses: str
+    namespace: str = ""
 
     @property
     def schema(self) -> TableSchema:
-        return self.taken.schema
+        return self.taken.schema.within(self.namespace)
 
     @property
     def cursor(self) -> str:
@@ -141,7 +143,7 @@ class TableReader:
         known = self._known()
         with job.source.snapshot(job.schema, job.table, known, wait, job.selection) as taken:
             self._ends_at = time.monotonic() + self._settings.max_age
-            point = SnapshotPoint(taken, losses)
+            point = SnapshotPoint(taken, losses, job.schema)
             self._take(point)
             if not self._left:
                 self._verify(point)

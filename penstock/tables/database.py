@@ -39,6 +39,9 @@ class TableDatabase(ABC):
     """How a parameter is written."""
     locks_rows = True
     """Whether a SELECT may lock rows (FOR SHARE); else writers of the database wait anyway."""
+    gathers_rows = False
+    """Whether rows of a part of a load are in memory before they are stored: they are read before
+    the transaction begins then, for which other writers of the ledger would wait."""
 
     @abstractmethod
     def ledger(self, cursor: Any) -> TargetLedger:

@@ -12,6 +12,7 @@ from penstock.model.position import Place
 from penstock.tables.drift import KnownColumns
 from penstock.tables.ledger_rows import (
     ROW,
+    ROWS,
     LedgerRow,
     LoadPart,
     SourceRecord,
@@ -38,7 +39,10 @@ class TargetLedger(LedgerTables):
 
     def enter(self, source: tuple[str, str, str, str], target: str, event: TableEvent) -> LedgerRow:
         """The row of a table (backend, sid, schema, table), after the event, if it is new or had
-        left. One that comes back with its target is loaded again."""
+        left. One that comes back with its target is loaded again. Where rows are of all partitions
+        together, these decide instead of the event."""
+        there = self._partitions(source, or_none=source[1] != ROWS)
+        event = _entering(source[1], there, event)
         self.run(
             f'INSERT INTO {self.own}ledger AS l (backend, sid, "schema", "table", target, state)'
             ' VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT (backend, sid, "schema", "table")'
@@ -55,7 +59,33 @@ class TargetLedger(LedgerTables):
             ' WHERE backend = %s AND sid = %s AND "schema" = %s AND "table" = %s',
             source,
         )
-        return LedgerRow.of(*found.fetchone())
+        row = LedgerRow.of(*found.fetchone())
+        if there and source[1] == ROWS not in there and not row.has_rows:
+            self.load_anew(row, is_ours=any(each.is_ours for each in there.values()))
+        return row
+
+    def _partitions(
+        self, source: tuple[str, str, str, str], *, or_none: bool = True
+    ) -> Mapping[str, LedgerRow]:
+        """The rows of a table's partitions that are followed, parents first, and that of `ROWS`; or
+        none without that."""
+        where = """backend = %s AND "schema" = %s AND "table" = %s AND state <> 'left'"""
+        names = [source[0], *source[2:]]
+        together = f"EXISTS (SELECT 1 FROM {self.own}ledger WHERE {where} AND sid = %s)"
+        found = self.run(
+            f"SELECT sid, {ROW} FROM {self.own}ledger WHERE {where}"
+            f"{f' AND {together}' * or_none} ORDER BY id",
+            [*names, *([*names, ROWS] if or_none else [])],
+        ).fetchall()
+        return {row[0]: LedgerRow.of(*row[1:]) for row in found}
+
+    def partitions(self, id: int) -> Mapping[str, LedgerRow]:
+        """The rows of all partitions of a table, which is that of `ROWS` or one of them, where its
+        rows are of all together; else none."""
+        found = self.run(
+            f'SELECT backend, sid, "schema", "table" FROM {self.own}ledger WHERE id = %s', [id]
+        )
+        return self._partitions(found.fetchone())
 
     def leave(
         self, backend: str, kept: Collection[tuple[str, str]], sids: Collection[str] | None,
@@ -66,7 +96,7 @@ class TargetLedger(LedgerTables):
         Of such a source nothing is known any more."""
         followed = [
             each for each in self.tables()
-            if each.backend == backend and each.sid in ours and each.row.is_followed
+            if each.backend == backend and each.sid in (*ours, ROWS) and each.row.is_followed
         ]  # fmt: skip
         rows = self.lock(each.row.id for each in followed)
         gone = {
@@ -226,13 +256,25 @@ class TargetLedger(LedgerTables):
     ) -> None:
         """The table is loaded from its beginning, instead of the rows that are there, if they are
         ours. Changes that are held are before the point of the rows that come: of a snapshot that
-        is not planned yet, `last_point` decides, if places of before are `is_comparable`."""
+        is not planned yet, `last_point` decides, if places of before are `is_comparable`. Where
+        rows are of all partitions together, it is loaded anew for all of them."""
+        if self._load_together(row, is_ours=is_ours):
+            return
         last = "" if row.point or not is_comparable else row.last_point
         if is_comparable:
             query = f"SELECT max(cursor) FROM {self.own}held WHERE ledger = %s AND ordinal >= 0"
             last = max(last, self.run(query, [row.id]).fetchone()[0] or "")
         self.save(replace(row.begun_anew(), is_ours=is_ours, last_point=last))
         self.forget([row.id])
+
+    def _load_together(self, row: LedgerRow, *, is_ours: bool) -> bool:
+        """Has the rows of all partitions loaded anew, if they are of these together. Their changes
+        have whole rows: what is held from now on is applied after rows that were read later."""
+        found = {each.id: each for each in self.partitions(row.id).values()}
+        for each in (found | {row.id: row}).values() if found else ():
+            self.save(replace(each.begun_anew(), is_ours=is_ours))
+        self.forget(found)
+        return bool(found)
 
     def known(self, ids: Iterable[int]) -> Mapping[int, Mapping[str, str]]:
         """The documents of these tables, by the names of the source's."""
@@ -330,3 +372,18 @@ class TargetLedger(LedgerTables):
         """Forgets rows of loads that are held."""
         query = f"DELETE FROM {self.own}held WHERE ledger = %s AND ordinal < 0"
         self._count_held(id, -self.run(query, [id]).rowcount)
+
+
+def _entering(sid: str, there: Mapping[str, LedgerRow], event: TableEvent) -> TableEvent:
+    """What happens to a partition that comes to these of a table: `event`, unless rows are of all
+    together. Then those of a new one were held or loaded with those of its parents."""
+    rows = there.get(ROWS)
+    if sid == ROWS and there:
+        are_loaded = all(each.has_rows for each in there.values())
+        return TableEvent.FOLLOWED if are_loaded else TableEvent.AWAITED
+    if rows is None or sid == ROWS:
+        return event
+    if not rows.has_rows:
+        return TableEvent.AWAITED
+    are_live = all(each.is_live for each in there.values())
+    return TableEvent.FOLLOWED if are_live else TableEvent.EARLY

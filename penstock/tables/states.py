@@ -29,7 +29,7 @@ class TableEvent(StrEnum):
     PLANNED = "planned"  # loader: ranges of its rows are to be read
     FILLED = "filled"  # loader: all of them were
     SETTLED = "settled"  # loader: all held changes were applied
-    EARLY = "early"  # worker: a change depends on what other tables lack
+    EARLY = "early"  # worker, map: a change depends on what others lack, which are held, too
     FAILED = "failed"  # worker, loader: see `CAUSES`
     REFUSED = "refused"
     STOPPED = "stopped"  # operator; catalogue: rows may be wrong, and are not to be replaced
@@ -54,6 +54,7 @@ def _each(
 TRANSITIONS: Mapping[tuple[TableState, TableEvent], TableState | None] = {
     (_S.LEFT, _E.FOLLOWED): _S.LIVE,
     (_S.LEFT, _E.AWAITED): _S.LOADING,
+    (_S.LEFT, _E.EARLY): _S.LOADED,
     **_each(_ANY, _E.LEFT, _S.LEFT),
     # Another instance may have ended the load of before.
     **_each(_ANY, _E.PLANNED, _S.LOADING),

@@ -5,10 +5,8 @@ from typing import Any
 import pytest
 
 from penstock.config import Pipeline
-from penstock.config.documents import refuse_reload
 from penstock.config.load import build_pipeline
 from penstock.model.errors import SettingsError
-from penstock.service.actions import Operated, SnapshotAction
 
 MONGO = {"type": "mongodb", "connection": "mongodb://h/shop"}
 DYNAMO = {"type": "dynamodb", "table": "my.users"}
@@ -65,13 +63,9 @@ def test_tables_have_their_full_names() -> None:
         (MONGO, {"users": {"schema": "_rest STRING"}}, {}, "declare it as map"),
         (MONGO, {"users": {"schema": "a INT NOT NULL"}}, {}, "may not be null"),
         (MONGO, {"users": {"schema": "a INT"}}, {"sink": {"on_misfit": "x"}}, "on_misfit"),
-        (DYNAMO, {"my.users": None}, {}, "set snapshot.initial to false"),
-        (COSMOS, {"orders": None}, {}, "set snapshot.initial to false"),
         (DYNAMO, {"other": None}, {"snapshot": CHANGES}, "it follows b.my.users, and not b.other"),
-        ({**DYNAMO, "start": "snapshot"}, {"my.users": None}, {"snapshot": CHANGES},
-         "leave out `start: snapshot`"),
-        ({**COSMOS, "on_gap": "resnapshot"}, {"orders": None}, {"snapshot": CHANGES},
-         "leave out `start: snapshot` and `on_gap: resnapshot`"),
+        ({**COSMOS, "on_gap": "resnapshot"}, {"orders": {"type": "log"}}, {},
+         "write on_gap: fail or continue for the backend b"),
         ({"type": "postgres", "connection": "postgresql://h/d", "slot": "s"},
          {"users": {"schema": "a INT"}}, {}, "has a `schema`, which is for documents"),
         ({"type": "memory"}, {"users": None}, {}, "takes the tables of backends of type postgres"),
@@ -94,15 +88,3 @@ def test_other_sinks_of_tables_take_no_documents() -> None:
     with pytest.raises(SettingsError) as refused:
         build_pipeline(data, name="p", secrets=())
     assert "takes the tables of backends of type postgres, not of mongodb" in str(refused.value)
-
-
-@pytest.mark.parametrize("table", ["orders", "shop.orders"])
-def test_a_reload_of_what_cannot_be_loaded_is_refused(table: str) -> None:
-    found = build(COSMOS, {"orders": None}, snapshot=CHANGES)
-    with pytest.raises(SettingsError, match="only its changes are followed"):
-        refuse_reload(found, table)
-    with pytest.raises(SettingsError, match="only its changes are followed"):
-        SnapshotAction(table=table).run(Operated(pipeline=found, by="test"))
-    refuse_reload(found, "others")
-    refuse_reload(found, table, "another")
-    refuse_reload(build(MONGO, {"orders": None}), table)

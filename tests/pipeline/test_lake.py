@@ -1,6 +1,8 @@
 """`penstock run` keeps Delta tables, and goes on where it was killed."""
 
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from tests.pipeline.test_cosmos import ITEMS as ORDERS
 from tests.pipeline.test_cosmos import writing as writing_orders
 from tests.pipeline.test_dynamodb import PER_GENERATION, total, writing
 from tests.servers import Database
-from tests.sinks.delta import test_documents
+from tests.sinks.delta import test_documents, test_items
 from tests.sinks.delta.lake import Lake, change, ordered
 
 ITEMS = """
@@ -95,6 +97,42 @@ def test_documents_of_mongodb_are_in_a_lake_over_a_kill(shop: Shop, tmp_path: Pa
         test_documents.change(users, 4, 40)
         done += test_documents.change(orders, 5, 40)
         eventually(is_same, run=run, seconds=90)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("source_of", [test_items.dynamodb, test_items.cosmos])
+def test_items_are_loaded_while_they_change_over_kills(
+    source_of: Callable[[], Any], tmp_path: Path
+) -> None:
+    """Partitions end meanwhile, and have children."""
+    with source_of() as source, ThreadPoolExecutor(1) as pool:
+        now, keys = dict[int, Any](), 900
+        test_items.change(source, now, 1500, 1, keys)
+        for _ in range(3):
+            source.divide()
+        lake = Lake(tmp_path / "lake", source.schema)
+        # Parts of 64 rows, and some seconds for all.
+        pipeline = lake_of(lake, {source.table: {}}, **source.backend) | {
+            "snapshot": {"chunk_rows": 1, "row_rate": 150},
+        }
+        for seed in (2, 3):
+            with running(tmp_path, pipeline) as run:
+                changing = pool.submit(test_items.change, source, now, 300, seed, keys)
+                eventually(lambda: lake.rows(source.table), run=run, seconds=90)
+                source.divide()
+                run.kill_and_wait()
+                changing.result()
+
+        def found() -> list[int]:
+            rows = lake.rows(source.table, ["document"])
+            return sorted(orjson.loads(text)["n"] for (text,) in rows)
+
+        with running(tmp_path, pipeline) as run:
+            test_items.change(source, now, 300, 4, keys)
+            source.divide()
+            test_items.change(source, now, 300, 5, keys)
+            want = sorted(each["n"] for each in now.values())
+            eventually(lambda: found() == want, run=run, seconds=120)
 
 
 @pytest.mark.spark

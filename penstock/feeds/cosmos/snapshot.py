@@ -18,11 +18,13 @@ from penstock.feeds.cosmos.client import ContainerIdentity, container_of
 from penstock.feeds.cosmos.following import CAUSES, CosmosFollowing, ServedRange
 from penstock.feeds.cosmos.ranges import CUTS, FeedMark, KeyRange, child_mark, mark_of
 from penstock.feeds.cosmos.settings import CosmosSettings
+from penstock.feeds.shared import DocumentRowSource
 from penstock.model.errors import Unavailable
-from penstock.model.page import Page
+from penstock.model.page import Decoder, Page
 from penstock.model.position import Bookmark, Bookmarks, Place
 from penstock.model.table_schema import TableSchema
-from penstock.wire.cosmos.decoder import lsn_of
+from penstock.wire.cosmos.decoder import CosmosDecoder, lsn_of
+from penstock.wire.document_lines import document_lines
 
 _FIRST = Place("0" * 20 + "/", 0)  # before every change of any range
 _LOOK = 0.2  # seconds between two looks whether it is stopped
@@ -44,15 +46,22 @@ def schema_of(settings: CosmosSettings, identity: ContainerIdentity) -> TableSch
     return TableSchema(
         schema=settings.database, table=settings.container, name=(settings.container,),
         version=blake2b(repr([*keys]).encode(), digest_size=8).hexdigest(),
-        columns=columns, is_of_documents=True,
+        columns=columns, is_of_documents=True, sends_deletes=settings.every,
     )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CosmosRowSource:
+class CosmosRowSource(DocumentRowSource):
     """A `feeds.RowSource`."""
 
     settings: CosmosSettings
+
+    def line_decoder(self) -> Decoder:
+        of = self.settings
+        return document_lines(
+            lambda form: CosmosDecoder(of.name, of.tenant, form, "stop", of.system_properties),
+            "text",
+        )
 
     @contextmanager
     def opened(

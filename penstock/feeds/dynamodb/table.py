@@ -22,12 +22,14 @@ from penstock.feeds.dynamodb.client import connect
 from penstock.feeds.dynamodb.failures import translating
 from penstock.feeds.dynamodb.preflight import how_to_enable
 from penstock.feeds.dynamodb.settings import DynamodbSettings
+from penstock.feeds.shared import DocumentRowSource
 from penstock.model.errors import Malformed, SettingsError, Unavailable
-from penstock.model.page import Page
+from penstock.model.page import Decoder, Page
 from penstock.model.position import Bookmarks, PartitionId, Place
 from penstock.model.table_schema import TableSchema
 from penstock.process.backoff import delays
-from penstock.wire.dynamodb.decoder import PageContext, document_id
+from penstock.wire.document_lines import document_lines
+from penstock.wire.dynamodb.decoder import DynamodbDecoder, PageContext, document_id
 from penstock.wire.dynamodb.values import AttributeValues
 
 # A sample is some of so many equal parts of the table's hashes, by chance.
@@ -278,11 +280,15 @@ class TableScan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DynamodbRowSource:
+class DynamodbRowSource(DocumentRowSource):
     """A `feeds.RowSource`."""
 
     settings: DynamodbSettings
     keys: tuple[str, ...]
+
+    def line_decoder(self) -> Decoder:
+        name, tenant = self.settings.name, self.settings.tenant
+        return document_lines(lambda form: DynamodbDecoder(name, tenant, form, "stop"), "text")
 
     @contextmanager
     def opened(

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import unquote
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
@@ -39,8 +39,6 @@ def _database_of(url: str) -> str:
 class MongoSettings(BackendSettings):
     """A database of a MongoDB replica set or sharded cluster, or all of them, followed through one
     change stream."""
-
-    gives_lines: ClassVar[bool] = True
 
     type: Literal["mongodb"] = "mongodb"
     connection: Secret

@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import bson
 from bson.raw_bson import RawBSONDocument
@@ -27,8 +27,9 @@ from penstock.feeds.mongodb.connect import Client, address, connect
 from penstock.feeds.mongodb.failures import translating
 from penstock.feeds.mongodb.losses import era_of_bookmark
 from penstock.feeds.mongodb.settings import MongoSettings
+from penstock.feeds.shared import DocumentRowSource
 from penstock.model.errors import Malformed, SettingsError, Unavailable
-from penstock.model.page import Page
+from penstock.model.page import Decoder, Page
 from penstock.model.position import START, Bookmarks, PartitionId, Place
 from penstock.model.table_schema import TableSchema
 from penstock.process.closing import closing_on_failure
@@ -125,7 +126,6 @@ def id_element(document: bytes) -> bytes:
     return bson.encode({"_id": found})[4:-1]
 
 
-_LINES = 1 << 20  # bytes of documents that become lines at once
 _BATCH = 1000  # documents that the server is asked for at a time, at most
 _SAMPLED = 20  # documents of the sample to a range, about
 _LEAST, _MOST = 200, 50_000  # documents of a sample
@@ -155,33 +155,18 @@ class Pin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MongoRowSource:
-    """A `feeds.RowSource`, and `feeds.ReadsLines`."""
+class MongoRowSource(DocumentRowSource):
+    """A `feeds.RowSource`."""
 
     settings: MongoSettings
     pin: Pin
     rows: DocumentPages
-    is_by_key: ClassVar[bool] = True
-    count: ClassVar[int | None] = None
 
-    @contextmanager
-    def lines(
-        self, columns: Sequence[str], prefix: bytes, is_stopped: Callable[[], bool]
-    ) -> Iterator[Callable[[IdRange], Iterator[tuple[bytes, int]]]]:
-        """See `feeds.ReadsLines`: a document has all columns."""
+    def line_decoder(self) -> Decoder:
         flatten = self.settings.flatten
-        decoder = document_lines(
+        return document_lines(
             lambda form: ChangeStreamDecoder("", flatten=flatten, images=form), "text", "_id"
         )
-        with self.opened(is_stopped) as read:
-
-            def lines(part: IdRange) -> Iterator[tuple[bytes, int]]:
-                for page in read(part, _BATCH, _LINES):
-                    for batch in decoder.decode(page):
-                        found = batch.column("after").to_pylist()
-                        yield b"".join(prefix + f"{each}\n".encode() for each in found), len(found)
-
-            yield lines
 
     @contextmanager
     def opened(

@@ -27,6 +27,7 @@ from penstock.sinks.delta.versions import AT, LAST_AT, DeltaStagedHistory
 from penstock.tables.database import Owner
 from penstock.tables.history import LAST, HistoryColumns
 from penstock.tables.ledger import TargetLedger
+from penstock.tables.ledger_rows import LedgerRow
 from penstock.tables.ledger_tables import CREATE
 from penstock.tables.lines import RelationColumn, SourceRelation
 from penstock.tables.sqlite_database import SqliteDatabase, SqliteLedger
@@ -64,6 +65,18 @@ class DeltaLedger(SqliteLedger):
         found = self.run(f"SELECT target, size FROM {self.own}delta_table").fetchall()
         return {target: orjson.loads(size) for target, size in found}
 
+    def load_anew(
+        self, row: LedgerRow, *, is_ours: bool = True, is_comparable: bool = True
+    ) -> None:
+        super().load_anew(row, is_ours=is_ours, is_comparable=is_comparable)
+        # Whatever the tables have by then, the load goes on with.
+        app = "'penstock/' || backend || '/' || sid || '/' || \"schema\" || '.' || \"table\""
+        self.run(
+            f"UPDATE {self.own}delta SET number = -1 WHERE app IN"
+            f" (SELECT {app} FROM {self.own}ledger WHERE id = ANY (%s))",
+            [[row.id, *(each.id for each in self.partitions(row.id).values())]],
+        )
+
     def keep_size(self, target: str, size: Mapping[str, Any]) -> None:
         self.run(
             f"INSERT INTO {self.own}delta_table (target, size) VALUES (%s, %s)"
@@ -74,6 +87,8 @@ class DeltaLedger(SqliteLedger):
 
 class DeltaDatabase(SqliteDatabase):
     """See `TableDatabase`. `layouts`: of each target, by its schema and name."""
+
+    gathers_rows = True
 
     def __init__(
         self, ledger: Path, layouts: Mapping[tuple[str, str], DeltaLayout],

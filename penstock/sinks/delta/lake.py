@@ -148,6 +148,13 @@ def number_of(table: DeltaTable, app: str) -> int:
     return table.transaction_version(app) or 0
 
 
+def was_restored(table: DeltaTable, version: int) -> bool:
+    """Whether it has the rows of an older version again since this one."""
+    if (newer := table.version() - version) <= 0:
+        return newer < 0
+    return any(each.get("operation") == "RESTORE" for each in table.history(newer))
+
+
 def last_commit(table: DeltaTable, app: str) -> DeltaCommit | None:
     """The last one of a source; None where the log does not have it any more."""
     for limit in (_RECENT, None):

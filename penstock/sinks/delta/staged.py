@@ -26,6 +26,7 @@ from penstock.sinks.delta.kinds import OnMisfit, is_box_array, kind_of
 from penstock.sinks.delta.lake import DeltaCommit, DeltaLayout
 from penstock.sinks.delta.rows import GONE, FoldedRows, ReadRows, log_rows, read_rows
 from penstock.tables.fold import LINES, Move
+from penstock.tables.ledger_rows import ROWS
 from penstock.tables.lines import LineChange, RelationColumn, SourceRelation
 from penstock.tables.staged import Destination, RowMapping, StagedRows
 from penstock.typed.columns import COLUMNS
@@ -41,7 +42,8 @@ _cleaned: dict[str, float] = {}  # by table: when it was last (monotonic)
 @dataclass(frozen=True, slots=True)
 class KnownCommit:
     """What the ledger has of the commits of a source: the counter of the last one, their writer,
-    and what the table had before the ledger: parts of loads, and changes up to a place."""
+    and what the table had before the ledger: parts of loads, and changes up to a place. A counter
+    below 0: the table is loaded anew, and the next commit goes on with the counter that it has."""
 
     number: int = 0
     writer: str = ""
@@ -326,7 +328,12 @@ class DeltaStagedRows(StagedRows):
             )  # fmt: skip
         lake.verify_layout(table, self.layout)
         number, last = lake.number_of(table, self.app), None
-        if number != known.number:
+        if known.number < 0:
+            known = replace(known, parts=(), place="")
+        elif number == known.number:
+            if not takes_over:
+                self._verify_kept(ledger, table)
+        else:
             with lake.translated("reading", self.layout.uri):
                 last = lake.last_commit(table, self.app)
             if not takes_over:
@@ -342,12 +349,21 @@ class DeltaStagedRows(StagedRows):
         with lake.translated("writing to", self.layout.uri):
             yield table, DeltaCommit(app=self.app, number=number + 1, writer=writer), place
 
+    def _verify_kept(self, ledger: Any, table: Any) -> None:
+        size = ledger.sizes().get(f"{self.destination.schema}.{self.destination.table}", {})
+        if lake.was_restored(table, size.get("version", table.version())):
+            raise self._went_back
+
+    @property
+    def _went_back(self) -> SettingsError:
+        return SettingsError(
+            f"the table at {self.layout.uri} has less than it had: it was restored, or made again",
+            "delta.went-back", hint=_RELOAD,
+        )  # fmt: skip
+
     def _verify(self, known: KnownCommit, number: int, last: DeltaCommit | None) -> None:
         if number < known.number:
-            raise SettingsError(
-                f"the table at {self.layout.uri} has less than it had: it was restored, or made"
-                " again", "delta.went-back", hint=_RELOAD,
-            )  # fmt: skip
+            raise self._went_back
         if known.writer and (last is None or last.writer != known.writer):
             raise SettingsError(
                 f"another pipeline writes {self.app} to the table at {self.layout.uri}",
@@ -423,6 +439,8 @@ class DeltaStagedRows(StagedRows):
         self._loaded = []
         if rows is None or not len(rows):
             return
+        if self.mapping.source == ROWS:
+            rows = self._last_of_keys(rows)
         if self._is_log:
             rows = rows.append_column("_sequence", pa.array([point] * len(rows), pa.string()))
         with self._committing(cursor) as (table, found, _):
@@ -435,6 +453,11 @@ class DeltaStagedRows(StagedRows):
             else:
                 lake.append(table, rows, commit)
             self._keep(cursor, table, commit)
+
+    def _last_of_keys(self, rows: pa.Table) -> pa.Table:
+        """One that is changed while a part of all partitions is read may be in it twice."""
+        last = {key: number for number, key in enumerate(tuples(rows, self.key))}
+        return rows.take(pa.array(sorted(last.values()), pa.int64()))
 
     def _merge_loaded(self, table: Any, rows: pa.Table, commit: DeltaCommit) -> None:
         lake.merge(table, marked(rows, is_gone=False), self.key, self._prunes, commit)

@@ -60,8 +60,10 @@ def compare(
 
 
 def _replace(ledger: TargetLedger, row: LedgerRow, table: MappedTable, reason: str) -> None:
-    """Rows that are not ours wait for an operator."""
-    if row.is_ours or not row.has_rows:
+    """Rows that are not ours wait for an operator, and so does a log that a load would replace."""
+    partitions = ledger.partitions(row.id)
+    is_log = bool(partitions) and table.options.type == "log"
+    if not row.has_rows or (row.is_ours and not is_log):
         ledger.load_anew(row, is_ours=row.is_ours)
         return
     hint = f"`penstock reload FILE {table.source}` replaces its rows; or make them {BY_HAND}"
@@ -70,7 +72,8 @@ def _replace(ledger: TargetLedger, row: LedgerRow, table: MappedTable, reason: s
         "tables.rows-changed",
         hint=f"{hint} {table.source}`",
     )
-    ledger.save(row.wait(error))
+    for each in partitions.values() or [row]:
+        ledger.save(each.wait(error))
 
 
 def _reason(table: MappedTable, known: Mapping[str, str], now: Sources) -> str:

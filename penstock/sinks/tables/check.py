@@ -155,6 +155,14 @@ def _check_columns(
         narrow = narrower(cursor, database, staged, schema)
         yield from (failed(source, problem) for problem in narrow)
     yield from _check_generated(source, table, schema, found)
+    if table.options.type == "clone" and not schema.sends_deletes:
+        yield finding(
+            "warning", source, f"its changes have no deletes: {table.full_target} keeps rows that"
+            " are gone at the source",
+            "follow it in the mode all_versions_and_deletes; or write `type: append`, which says"
+            " so; `penstock reload` leaves out what is gone by then",
+            code="tables.deletes-unsent",
+        )  # fmt: skip
     wrong = [*wrong_expressions(cursor, database, staged)]
     yield from (failed(source, problem) for problem in wrong)
     if unsent := [] if wrong or schema.sends_all else _may_be_unsent(connection, database, staged):

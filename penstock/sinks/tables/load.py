@@ -27,7 +27,7 @@ from penstock.sinks.tables.source_table import BeginAnew, SourceTable, Stretch, 
 from penstock.sinks.tables.table_map import TableMap
 from penstock.sinks.tables.tied import Parts, halved, may_depend
 from penstock.tables.ledger import TargetLedger
-from penstock.tables.ledger_rows import LedgerRow, TableRecord
+from penstock.tables.ledger_rows import ROWS, LedgerRow, TableRecord
 from penstock.tables.lines import NOTHING, LineChange
 from penstock.tables.references import Dangling, References
 from penstock.tables.staged import StagedRows
@@ -41,7 +41,7 @@ class LedgerLoad:
 
     def __init__(
         self, settings: TableSinkSettings, table_map: TableMap, mapped: MappedTable,
-        record: TableRecord, *, kept: Collection[str] = (), first: str = "",
+        record: TableRecord, *, kept: Collection[str] = (), first: str = "", is_early: bool = False,
     ) -> None:  # fmt: skip
         self._table = SourceTable(mapped=mapped, sid=record.sid, id=record.row.id)
         self._settings, self._database = settings, settings.database()
@@ -50,7 +50,7 @@ class LedgerLoad:
         self.backend, self.partition = mapped.backend, PartitionId(record.sid)
         self.name, self.has_rows = self._table.name, record.row.has_rows
         self.waits_for_operator, self._kept = record.row.state is TableState.STOPPED, kept
-        self.described, self.loaded, self.is_early = record.described(), 0, bool(first)
+        self.described, self.loaded, self.is_early = record.described(), 0, is_early or bool(first)
         self.recurs = False
         if first:
             self.described |= {"error": f"{first} is loaded first, which it refers to"}
@@ -150,6 +150,8 @@ class LedgerLoad:
         options, row = self._table.mapped.options, self._row
         if not row.is_ours:
             return options.existing == "keep"
+        if self.partition == ROWS and options.type == "log":
+            return False  # rows have no place after the changes that are there
         return row.is_again and options.type != "clone"
 
     @contextmanager
@@ -192,13 +194,16 @@ class LedgerLoad:
             is_whole = all(part.is_done for part in parts)
             is_whole &= wanted <= {part.source for part in parts}
             if is_whole:
-                ledger.save(row.become(TableEvent.FILLED))
+                for each in ledger.partitions(row.id).values() or [row]:
+                    ledger.save(each.become(TableEvent.FILLED))
                 ledger.forget_parts(row.id)
             return is_whole
 
     def settle(
         self, on_error: OnError, progress: Progress = ignore, passed: Place | None = None
     ) -> None:
+        for each in self._of_partitions():
+            each.settle(on_error, progress)
         applier, most = Applier(self._database, on_error), self._settings.commit.rows
         with applier, self._beginning_anew():
             has_more = True
@@ -208,6 +213,18 @@ class LedgerLoad:
                     if not (has_more and (is_cut or early.operation == "READ")):
                         raise Unavailable(f"{self.name} waits for tables tied with it", "tables")
                     most *= 2  # rows of a load, or a transaction, refer to others in any order
+
+    def _of_partitions(self) -> Iterator["LedgerLoad"]:
+        """Where its rows are of all partitions together, theirs: parents first."""
+        if self.partition != ROWS:
+            return
+        with self._locked("reading the ledger") as (ledger, row):
+            rows = {each.id for each in ledger.partitions(row.id).values()} - {row.id}
+            records = [each for each in ledger.tables() if each.row.id in rows]
+        for record in records:
+            found = LedgerLoad(self._settings, self._map, self._table.mapped, record)
+            found.recurs = self.recurs
+            yield found
 
     def _settle_some(
         self, applier: Applier, progress: Progress, most: int, passed: Place | None

@@ -74,6 +74,7 @@ class TableRowWriter:
         )
         letters: Counter[str] = Counter()
         early: list[LineChange] = []
+        pieces = list(pieces) if self.database.gathers_rows else pieces
         with self.database.translated("loading rows"), self.connection.transaction():
             cursor = self.connection.cursor()
             ledger = self.database.ledger(cursor)

@@ -22,6 +22,7 @@ from penstock.sinks.tables.source_table import BY_HAND, SourceTable
 from penstock.sinks.tables.table_map import TableMap
 from penstock.tables.database import HeldConnection, TableDatabase
 from penstock.tables.ledger import TargetLedger
+from penstock.tables.ledger_rows import ROWS
 from penstock.tables.lines import SourceRelation, changes_of
 from penstock.tables.states import WAITING, SuspendedByHand, TableEvent
 
@@ -96,7 +97,9 @@ class TableLetters:
             lasts = [
                 last for key in keys or {None} if (last := ledger.letters.last_of(table.id, key))
             ]
-            if not force and (at.cursor < row.point or max(lasts, default=at) > at):
+            # Changes after a row of all partitions together have places that do not compare.
+            is_older = letter.partition == ROWS or at.cursor < row.point
+            if not force and (is_older or max(lasts, default=at) > at):
                 raise Rejected(
                     f"{table.target} has, or had, a later row: the dead letter {kept.id} is older",
                     "tables.letter-outdated",

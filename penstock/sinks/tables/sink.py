@@ -25,7 +25,7 @@ from penstock.sinks.tables.table_map import TableMap
 from penstock.sinks.tables.write import TableWrite
 from penstock.tables.database import HeldConnection, TableDatabase
 from penstock.tables.ledger import TargetLedger
-from penstock.tables.ledger_rows import SourceRecord, TableRecord
+from penstock.tables.ledger_rows import ROWS, SourceRecord, TableRecord
 
 _NOWHERE = Place("", -1)
 
@@ -156,8 +156,9 @@ class TableSink(TableLetters):
     def unfinished(self) -> Sequence[LedgerLoad]:
         tables = {(each.backend, each.source): each for each in self.settings.tables()}
         with self._ledger() as (ledger, cursor):
+            known = ledger.tables()
             records = [
-                each for each in ledger.tables()
+                each for each in known
                 if each.row.is_followed and not each.row.is_live
                 and (each.backend, each.table) in tables
             ]  # fmt: skip
@@ -165,14 +166,19 @@ class TableSink(TableLetters):
                 return ()
             table_map, references = TableMap(self.settings), self._database.references(cursor)
             empty = {each.target for each in records if not each.row.has_rows}
-            return [
-                LedgerLoad(
+            shared = {(each.backend, each.table) for each in known if each.sid == ROWS}
+            loads, firsts = [], dict[tuple[str, str], TableRecord]()
+            for each in sorted(records, key=lambda one: (one.sid != ROWS, one.row.id)):
+                name = each.backend, each.table
+                # A load of all partitions settles them; without one, parents come first.
+                first = firsts.setdefault(name, each) if name in shared else each
+                loads.append(LedgerLoad(
                     self.settings, table_map, tables[each.backend, each.table], each,
                     kept=ledger.kept(each.row.id), first="" if each.row.has_rows
                     else min(references.parents(each.target) & empty, default=""),
-                )
-                for each in records
-            ]  # fmt: skip
+                    is_early=first is not each,
+                ))  # fmt: skip
+            return loads
 
     def reload(
         self, table: str, partition: str | None, backend: str | None = None

@@ -3,7 +3,8 @@
 import re
 import shutil
 import sqlite3
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -190,6 +191,53 @@ def test_a_table_that_went_back_waits_until_it_is_loaded_anew(
     sink.write([rows_of("INSERT 10 ten", commit=10)], Noted())
     assert there.rows("items") == ordered([(7, "seven"), (10, "ten")])
     assert [*states(sink)] == ["live"]
+
+
+def test_changes_are_held_while_a_part_of_a_load_is_read(there: Lake, sink_of: SinkOf) -> None:
+    sink: Any = sink_of()
+    sink.write([rows_of("INSERT 1 one", commit=1)], Noted())
+    sink.reload("items", None)
+    load, point = load_of(sink), Point(9)
+    assert load.begin(point) is None
+    (part,) = load.plan(point, ["all"])
+
+    def pieces() -> Iterator[bytes]:
+        yield b"7\tseven\n"
+        begun = time.monotonic()
+        sink.write([rows_of("INSERT 10 ten", commit=10)], Noted())
+        assert time.monotonic() - begun < 10
+        yield b"8\teight\n"
+
+    with load.writer(point) as writer:
+        writer.write(part, pieces())
+    assert load.finish([("public", "items")])
+    load_of(sink).settle("stop")
+    assert there.rows("items") == ordered([(7, "seven"), (8, "eight"), (10, "ten")])
+
+
+@pytest.mark.parametrize("kind", ["clone", "append", "log"])
+def test_a_table_that_was_restored_waits_until_it_is_loaded_anew(
+    there: Lake, sink_of: SinkOf, kind: str
+) -> None:
+    sink: Any = sink_of(type=kind)
+    sink.write([rows_of("INSERT 1 one", commit=1)], Noted())
+    version = there.table("items").version()
+    sink.write([rows_of("INSERT 2 two", commit=2)], Noted())
+    there.table("items").restore(version)
+    sink.write([rows_of("INSERT 3 three", commit=3)], Noted())
+    assert "has less than it had" in states(sink)["waiting"]
+    sink.reload("items", None)
+    load, point = load_of(sink), Point(9)
+    assert load.begin(point) is None
+    (part,) = load.plan(point, ["all"])
+    with load.writer(point) as writer:
+        writer.write(part, [b"7\tseven\n"])
+    assert load.finish([("public", "items")])
+    load_of(sink).settle("stop")
+    sink.write([rows_of("INSERT 10 ten", commit=10)], Noted())
+    assert [*states(sink)] == ["live"]
+    kept = [] if kind == "clone" else [1]
+    assert sorted(key for (key,) in there.rows("items", ["id"])) == [*kept, 7, 10]
 
 
 def test_a_table_is_compacted_now_and_then(there: Lake, sink_of: SinkOf) -> None:
