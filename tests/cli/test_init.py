@@ -37,7 +37,7 @@ def test_every_default_in_a_comment_is_what_the_key_has_without_it(source: str) 
 
 def test_every_key_has_its_description() -> None:
     text = pipeline_file("postgres")
-    assert "    # The replication slot, and the name of our partition" in text
+    assert "    # The replication slot; made if missing." in text
     assert "    slot: shop\n" in text
     assert "    # on_gap: fail\n" in text
 
