@@ -40,10 +40,10 @@ _COLORS: dict[Level, str] = {"ok": "green", "warning": "yellow", "error": "red"}
 @click.option("--notify", is_flag=True, help="Also post a test to each webhook of `ops.notify`.")
 @state_option
 def command(*, file: Path, as_json: bool, notify: bool, state: Path | None) -> None:
-    """Look at everything that could keep the pipeline in FILE from running, or make it lose data.
+    """Verify everything that could keep the pipeline in FILE from running, or make it lose data.
     FILE may be a processor's.
 
-    Exits with 1 if anything could; a warning is no error.
+    Exits with 1 if there is an error; a warning is no error.
     """
     pipeline = load_deployment(file, state)
     shown: list[Finding] = []
