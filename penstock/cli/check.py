@@ -159,7 +159,7 @@ def _notify(deployment: Deployment) -> Iterator[Finding]:
     for name, why in try_each(deployment.ops.notify, deployment.name):
         if why:
             yield finding(
-                "error", name, f"the webhook did not take a test: {why}",
+                "error", name, f"the webhook refused a test: {why}",
                 "correct its url and format, and let this machine reach it", code="cli.webhook",
             )  # fmt: skip
         else:

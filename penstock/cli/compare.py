@@ -202,8 +202,8 @@ def _refuse_namesakes(pipeline: Pipeline, backend: Backend, collection: Collecti
     backends, or what a row was before its key changed."""
     if pipeline.sink.has_layout("bridge"):
         raise SettingsError(
-            "messages of the layout bridge cannot be compared: they do not say whose they are,"
-            " nor which key a row had before", "cli.layout-foreign",
+            "messages of the layout bridge cannot be compared: they name neither their"
+            " backend nor the former key of a row", "cli.layout-foreign",
             hint="compare with another layout",
         )  # fmt: skip
     if getattr(pipeline.sink.settings, "layout", "") != "puller":
@@ -211,7 +211,7 @@ def _refuse_namesakes(pipeline: Pipeline, backend: Backend, collection: Collecti
     where = [space for space, name in backend.feed().tables() or () if name == collection.name]
     if len(where) > 1:
         raise SettingsError(
-            f"messages of the layout puller do not say which {collection.name} they are of:"
+            f"messages of the layout puller do not name their {collection.name}:"
             f" {', '.join(where)} have one", "cli", hint="compare with another layout",
         )  # fmt: skip
 

@@ -104,7 +104,7 @@ def command(*, source: str, name: str, to: Path | None) -> None:
     if not re.fullmatch("[a-z_][a-z0-9_]{0,40}", name):
         raise SettingsError(
             f"{name!r} can't be the name of a database, a slot and a stream", "cli",
-            hint="small letters, digits and _, at most 41 of them, with no digit in front",
+            hint="write at most 41 lower case letters, digits and _, with no digit at the start",
         )  # fmt: skip
     text = pipeline_file(source, name)
     if to is None:

@@ -58,7 +58,7 @@ def _server(client: Client, settings: MongoSettings) -> Iterator[Finding]:
         yield finding("ok", "topology", f"the replica set {hello['setName']}")
     else:
         yield finding(
-            "error", "topology", "a server of its own: change streams need a replica set",
+            "error", "topology", "a standalone server: change streams need a replica set",
             "start mongod with --replSet rs0, then in mongosh: rs.initiate()",
             code="mongodb.topology",
         )  # fmt: skip
@@ -73,8 +73,8 @@ def _identity(client: Client) -> Iterator[Finding]:
     yield finding(
         "warning",
         "identity",
-        f"{database}.{collection} may not be read, which has the cluster's id: another"
-        " cluster of the same name is not recognized while the stream is idle",
+        f"the role may not read {database}.{collection}, which has the cluster's id:"
+        " another cluster of the same name is not recognized while the stream is idle",
         f'db.getSiblingDB("admin").grantPrivilegesToRole(ROLE, [{{resource: {{db:'
         f' "{database}", collection: "{collection}"}}, actions: ["find"]}}])',
         code="mongodb.identity",

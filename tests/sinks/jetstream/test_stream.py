@@ -281,7 +281,7 @@ def test_check_stores_nothing(stream: str, check: Any, sink_of: Any, raw: Raw) -
         (
             {"duplicate_window": 10**9},
             {"delivery": "deduplicated"},
-            "forgets message ids after 1 s",
+            "keeps message ids for 1 s",
         ),
         ({"max_msg_size": 1000}, {}, "takes messages of 1000 bytes at most"),
         ({"storage": "memory"}, {}, "kept in memory"),
@@ -294,12 +294,16 @@ def test_check_stores_nothing(stream: str, check: Any, sink_of: Any, raw: Raw) -
             "stores markers",
         ),
         ({"max_msgs": 10, "max_age": DAY, "discard": "new"}, {}, "keeps only 1 day, 0:00:00"),
-        ({"max_msgs": 10, "max_age": DAY, "discard": "new"}, {}, "takes no more once it holds 10"),
+        (
+            {"max_msgs": 10, "max_age": DAY, "discard": "new"},
+            {},
+            "accepts no more messages once it holds 10",
+        ),
         ({"max_msgs_per_subject": 2, "discard": "new", "max_bytes": 99}, {}, "keeps only 2 "),
         (
             {"max_msgs_per_subject": 2, "discard": "new", "discard_new_per_subject": True},
             {},
-            "takes no more once it holds 2 messages a subject",
+            "accepts no more messages once it holds 2 messages a subject",
         ),
         ({"allow_atomic": False}, {}, "deduplicated: the stream"),
     ],
