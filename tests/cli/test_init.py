@@ -67,7 +67,7 @@ def test_all_is_named_by_the_database(tmp_path: Path) -> None:
     assert found.backends[0].settings.publication == "crm"
     assert "shop" not in text and "ON DATABASE crm" in text
     refused = CliRunner().invoke(main, ["init", "postgres", "--name", "My Shop"])
-    assert refused.exit_code == 2 and "small letters" in refused.output
+    assert refused.exit_code == 2 and "41 lower case letters" in refused.output
 
 
 @pytest.mark.slow
