@@ -211,7 +211,7 @@ def _without_images(key: str, wanted: str, without: list[tuple[str, str]]) -> Fi
     ends = "ends the change stream" if wanted == "required" else "has none"
     return finding(
         "error" if wanted == "required" else "warning", key,
-        f"{len(without)} collections keep no images, so that a change of them {ends}: {listed}",
+        f"{len(without)} collections keep no images: a change of them {ends}: {listed}",
         f'for each: db.getSiblingDB("{database}").runCommand({{collMod: "{name}",'
         " changeStreamPreAndPostImages: {enabled: true}})", code="mongodb.images-missing",
     )  # fmt: skip

@@ -277,7 +277,7 @@ def test_check_stores_nothing(stream: str, check: Any, sink_of: Any, raw: Raw) -
         ({"max_bytes": 1000}, {}, "keeps only 1000 bytes"),
         ({"max_age": 3600 * 10**9}, {}, "keeps only 1:00:00"),
         ({"max_msgs_per_subject": 1}, {}, "1 messages a subject"),
-        ({"max_msgs": 10, "discard": "new"}, {}, "takes no more"),
+        ({"max_msgs": 10, "discard": "new"}, {}, "accepts no more"),
         (
             {"duplicate_window": 10**9},
             {"delivery": "deduplicated"},
