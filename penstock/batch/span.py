@@ -23,8 +23,8 @@ from penstock.typed import TypedRows
 from penstock.wire.hash_partitions import hashing
 
 _HINT = (
-    "write FROM..TO: each is a value of _sequence or a time with a zone, FROM may be earliest and"
-    " TO now, which is what an end that is left out means"
+    "write FROM..TO: each is a value of _sequence or a time with a zone, FROM may be earliest, and"
+    " TO may be now; these are the defaults"
 )
 
 

@@ -22,7 +22,7 @@ _LOGIN = ("NATS_BRIDGE_USER", "NATS_BRIDGE_PASSWORD")
 
 
 @click.command("bridge")
-@click.option("--slot", required=True, help="Replication slot; created if missing.")
+@click.option("--slot", required=True, help="Replication slot; made if missing.")
 @click.option("--pub", "publication", required=True, help="Publication; must exist.")
 @click.option(
     "--port",
@@ -32,15 +32,18 @@ _LOGIN = ("NATS_BRIDGE_USER", "NATS_BRIDGE_PASSWORD")
     help="Ops port on loopback; 0: a free one.",
 )
 @click.option("--json", "as_json", is_flag=True, help="JSON messages; otherwise MessagePack.")
-@click.option("--stream", default="CDC", show_default=True, help="Stream; created if missing.")
+@click.option("--stream", default="CDC", show_default=True, help="Stream; made if missing.")
 @click.option(
-    "--subject", default="cdc.{collection}.{operation}", show_default=True, help="Of each message."
+    "--subject",
+    default="cdc.{collection}.{operation}",
+    show_default=True,
+    help="Subject of each message.",
 )
 @click.option(
     "--layout",
     default="bridge",
     show_default=True,
-    help="What a message looks like: as the bridge's, or penstock.",
+    help="Layout of a message: the bridge's, or penstock.",
 )
 @click.option(
     "--snapshot-max-age",
@@ -51,7 +54,7 @@ _LOGIN = ("NATS_BRIDGE_USER", "NATS_BRIDGE_PASSWORD")
 @click.option("--zstd", "is_compressed", is_flag=True, help="Compress chunks of snapshots.")
 @log_format
 def command(*, as_json: bool, is_compressed: bool, log_format: Format | None, **given: Any) -> None:
-    """Follow a PostgreSQL slot into a NATS stream, configured by flags and the environment.
+    """Publish a PostgreSQL slot to a NATS stream, configured by flags and the environment.
 
     \b
     PG_HOST, PG_PORT (5432), PG_DB
@@ -60,8 +63,8 @@ def command(*, as_json: bool, is_compressed: bool, log_format: Format | None, **
     NATS_BRIDGE_USER, NATS_BRIDGE_PASSWORD (both or neither)
     Or DATABASE_URL, NATS_URL, NATS_NKEY_SEED, BRIDGE_PORT.
 
-    The same as a pipeline file with one backend; /metrics, /status and stdout also have what the
-    bridge's have.
+    The command is the same as a pipeline file with one backend; /metrics, /status and stdout also
+    have the values that the bridge's have.
     """
     pipeline = bridge_pipeline(
         os.environ,

@@ -41,10 +41,10 @@ _COLORS: dict[Level, str] = {"ok": "green", "warning": "yellow", "error": "red"}
 @click.option("--notify", is_flag=True, help="Also post a test to each webhook of `ops.notify`.")
 @state_option
 def command(*, file: Path, as_json: bool, notify: bool, state: Path | None) -> None:
-    """Look at everything that could keep the pipeline in FILE from running, or make it lose data.
+    """Verify everything that could keep the pipeline in FILE from running, or make it lose data.
     FILE may be a processor's.
 
-    Exits with 1 if anything could; a warning is no error.
+    Exits with 1 if there is an error; a warning is no error.
     """
     pipeline = load_deployment(file, state)
     shown: list[Finding] = []
@@ -166,7 +166,7 @@ def _notify(deployment: Deployment) -> Iterator[Finding]:
     for name, why in try_each(deployment.ops.notify, deployment.name):
         if why:
             yield finding(
-                "error", name, f"the webhook did not take a test: {why}",
+                "error", name, f"the webhook refused a test: {why}",
                 "correct its url and format, and let this machine reach it", code="cli.webhook",
             )  # fmt: skip
         else:

@@ -22,10 +22,12 @@ _SHOWN = 20
 @click.command("compare")
 @file_argument
 @click.argument("collection")
-@click.option("--backend", help="Which of several.")
-@click.option("--sample", default=1000, show_default=True, help="So many documents, by chance.")
+@click.option("--backend", help="Which backend, if there are several.")
+@click.option("--sample", default=1000, show_default=True, help="The number of random documents.")
 @click.option("--all", "every", is_flag=True, help="Every document.")
-@click.option("--wait", default="10s", show_default=True, help="For a stream that lags.")
+@click.option(
+    "--wait", default="10s", show_default=True, help="How long a difference may take to resolve."
+)
 @click.option("--url", help="NATS server to read from, with its login; default: sink.url.")
 @json_option()
 def command(
@@ -42,9 +44,9 @@ def command(
     """Compare the stream of the pipeline in FILE with a COLLECTION of its source.
 
     COLLECTION is schema.table, or a collection. Writers may go on: a difference counts if the
-    stream does not come to the document's state within --wait. Documents that are older than the
-    stream are counted, and not compared. Exit code 0: nothing differs; 1: something does; 3:
-    nothing differs of what the stream has, but documents are older than it.
+    stream does not reach the document's state within --wait. The command counts documents that are
+    older than the stream, and does not compare them. Exit code 0: nothing differs; 1: something
+    differs; 3: nothing that the stream has differs, but documents are older.
     """
     pipeline = load_pipeline(file)
     found = _backend(pipeline, backend)
@@ -200,8 +202,8 @@ def _refuse_namesakes(pipeline: Pipeline, backend: Backend, collection: Collecti
     backends, or what a row was before its key changed."""
     if pipeline.sink.has_layout("bridge"):
         raise SettingsError(
-            "messages of the layout bridge cannot be compared: they do not say whose they are,"
-            " nor which key a row had before", "cli.layout-foreign",
+            "messages of the layout bridge cannot be compared: they name neither their"
+            " backend nor the former key of a row", "cli.layout-foreign",
             hint="compare with another layout",
         )  # fmt: skip
     if getattr(pipeline.sink.settings, "layout", "") != "puller":
@@ -209,7 +211,7 @@ def _refuse_namesakes(pipeline: Pipeline, backend: Backend, collection: Collecti
     where = [space for space, name in backend.feed().tables() or () if name == collection.name]
     if len(where) > 1:
         raise SettingsError(
-            f"messages of the layout puller do not say which {collection.name} they are of:"
+            f"messages of the layout puller do not name their {collection.name}:"
             f" {', '.join(where)} have one", "cli", hint="compare with another layout",
         )  # fmt: skip
 

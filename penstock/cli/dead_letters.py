@@ -18,19 +18,19 @@ from penstock.sinks import KeepsLetters
 
 @click.group("dead-letters")
 def command() -> None:
-    """Show, and publish once more, the changes that could not be published.
+    """Show and replay changes that could not be published.
 
-    A change that cannot be decoded, encoded or stored is in the dead-letter stream of its
-    pipeline's stream (STREAM_DLQ), and everything else flows.
+    A change that cannot be decoded, encoded or stored goes to the dead-letter stream of its
+    pipeline's stream (STREAM_DLQ), and the others go on.
     """
 
 
 @command.command("list")
 @file_argument
 @json_list
-@click.option("--table", help="Only of this schema.table.")
-@click.option("--reason", help="Only with this reason, such as too-large.")
-@click.option("--since", help="Only those stored since then: 10m (ago), or an ISO 8601 time.")
+@click.option("--table", help="Only letters of this schema.table.")
+@click.option("--reason", help="Only letters with this reason, such as too-large.")
+@click.option("--since", help="Only letters stored since then: 10m (ago), or an ISO 8601 time.")
 def list_(
     *, file: Path, as_json: bool, table: str | None, reason: str | None, since: str | None
 ) -> None:
@@ -53,7 +53,7 @@ def list_(
 def show(*, file: Path, id: str) -> None:
     """Show one dead letter as JSON; ID is its number, or an event id.
 
-    Its raw bytes are base64. They are row data.
+    Its bytes are base64. They are row data.
     """
     print_json(Operated.by_command(load_pipeline(file)).letters.dead_letter(id))
 
@@ -62,10 +62,10 @@ def show(*, file: Path, id: str) -> None:
 @file_argument
 @click.argument("id", required=False)
 @click.option("--all", "everything", is_flag=True, help="Every dead letter, oldest first.")
-@click.option("--table", help="With --all: only of this schema.table.")
-@click.option("--reason", help="With --all: only with this reason.")
-@click.option("--since", help="With --all: only those stored since then.")
-@click.option("--force", is_flag=True, help="Also where the target has later changes of its row.")
+@click.option("--table", help="With --all: only letters of this schema.table.")
+@click.option("--reason", help="With --all: only letters with this reason.")
+@click.option("--since", help="With --all: only letters stored since then.")
+@click.option("--force", is_flag=True, help="Also if the target has later changes of the row.")
 @json_list
 def replay(
     *,
@@ -78,11 +78,11 @@ def replay(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Publish a dead letter's change after all, and take the letter away.
+    """Publish a dead letter's change again, and remove the letter.
 
-    It is published after what the stream has by now, not where it belonged, with the event id
-    that it always had. With a sink of tables it is refused where its row has later changes. What
-    cannot be published stays, and the exit code is 1.
+    The change comes after everything in the stream, with its own event id. A sink of tables refuses
+    a change if its row has later changes. A letter that still cannot be published stays, and the
+    exit code is 1.
     """
     if (id is None) is not everything:
         raise SettingsError("no dead letter is named", "cli", hint="name an ID, or give --all")

@@ -26,7 +26,7 @@ def _source(context: click.Context, option: click.Parameter, value: str) -> str:
 @click.command("demo")
 @click.option(
     "--seconds", type=click.FloatRange(min=1), default=30, show_default=True,
-    help="How long the shop is open.",
+    help="How long the shop writes.",
 )  # fmt: skip
 @click.option(
     "--rate", type=click.FloatRange(min=1), default=500, show_default=True,
@@ -37,7 +37,7 @@ def _source(context: click.Context, option: click.Parameter, value: str) -> str:
     show_default=True, help="The database that the shop writes to.",
 )  # fmt: skip
 @click.option(
-    "--keep", is_flag=True, help="Leave everything up afterwards and print how to connect."
+    "--keep", is_flag=True, help="Keep the servers running afterwards, and print how to connect."
 )
 @click.option(
     "--consolidate", is_flag=True,
@@ -50,12 +50,12 @@ def _source(context: click.Context, option: click.Parameter, value: str) -> str:
 @click.option("--quiet", is_flag=True, help="Print the verdict only.")
 @json_option("The verdict as an object; all else on stderr.")
 def command(*, consolidate: bool, lake: bool, as_json: bool, **given: Any) -> None:
-    """Run a database, Spark and NATS on this machine and check what arrives.
+    """Run a database, Spark and NATS on this machine, and verify the changes that arrive.
 
-    A small shop writes to a real PostgreSQL (or another --source); `penstock run` publishes every
-    change to a real nats-server; a consumer keeps a copy of the tables from the stream alone. In
+    A small shop writes to a real PostgreSQL (or another --source). `penstock run` publishes every
+    change to a real nats-server. A consumer keeps a copy of the tables from the stream alone. In
     the end every committed change must have arrived exactly once and in order per key, and the copy
-    must equal the tables row by row: exit code 0, else 1 and what differs.
+    must equal the tables row by row. Then the exit code is 0, else 1 with the differences.
     """
     from penstock.demo.consolidate import Lake
     from penstock.demo.consolidate import run as run_consolidation

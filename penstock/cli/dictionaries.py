@@ -19,7 +19,7 @@ from penstock.sinks.server import SinkServer
 
 @click.group("dictionaries")
 def command() -> None:
-    """Train and show the dictionaries that single changes are compressed with.
+    """Train and show the dictionaries that compress single changes.
 
     A pipeline uses the newest one of each table from its next start on, if its file has
     sink.compression: zstd and sink.dictionaries: true.
@@ -30,7 +30,7 @@ def command() -> None:
 @file_argument
 @click.argument("tables", nargs=-1)
 @click.option("--messages", default=20_000, show_default=True, type=click.IntRange(min=1),
-              help="How many of the stream's newest messages are looked at.")  # fmt: skip
+              help="How many of the stream's newest messages the command reads.")  # fmt: skip
 @click.option("--size", default="16KiB", show_default=True, help="Most bytes of a dictionary.")
 @json_list
 def train(*, file: Path, tables: Sequence[str], messages: int, size: str, as_json: bool) -> None:

@@ -59,8 +59,8 @@ class Code:
 @click.argument("code", required=False)
 @json_list
 def command(*, code: str | None, as_json: bool) -> None:
-    """Explain CODE, such as postgres.slot-missing: what it means, what usually brings it about, and
-    what to do. Without CODE, or with its first part alone, list codes."""
+    """Explain CODE, such as postgres.slot-missing: its meaning, its usual cause, and the remedy.
+    Without CODE, or with its first part alone, list codes."""
     known = codes()
     part = (code or "").rstrip(".")
     chosen = [known[part]] if part in known else [

@@ -23,10 +23,10 @@ from penstock.service.actions import mend
 def command(
     *, file: Path, action: str, partition: str | None, as_json: bool, state: Path | None
 ) -> None:
-    """Show the gaps in what the pipeline in FILE has delivered, or mark them as mended.
+    """Show the changes that the pipeline in FILE has lost, or mark gaps as mended.
 
-    A partition that lost changes is stale until its tables were loaded anew at the other side
-    and the operator says so with `mend`; a running pipeline takes that up.
+    A partition that lost changes is stale until you load its tables anew at the destination and run
+    `mend`. The pipeline may run meanwhile.
 
     \b
     penstock gaps FILE

@@ -15,8 +15,8 @@ from penstock.process.plugins import plugin
 
 _FILE = """\
 # {title}
-# Into NATS JetStream. Look: penstock check FILE. Run: penstock run FILE.
-# ${{NAME:-DEFAULT}} is the environment variable NAME, or DEFAULT where it is not set.
+# The changes go to NATS JetStream. Next: penstock check FILE, then penstock run FILE.
+# ${{NAME:-DEFAULT}} is the environment variable NAME, or DEFAULT if it is unset or empty.
 #
 # {needs}
 name: {name}
@@ -25,19 +25,19 @@ backends:
 sink:
   type: jetstream
   url: ${{NATS_URL:-nats://localhost:4222}}
-  # The stream, which is made if it is missing, and a message's subject in it.
+  # The stream (made if missing), and the subject of its messages.
   stream: {stream}
   subject: "{name}.{subject}.{{operation}}"
-  # Or json.
+  # msgpack, or json.
   encoding: msgpack
-# The dashboard: http://127.0.0.1:9090/ui/. Its buttons need a token, as does who is elsewhere.
+# The dashboard: http://127.0.0.1:9090/ui/. Its buttons, and clients on other hosts, need a token.
 # ops:
 #   token: ${{OPS_TOKEN}}
-{snapshot}# Where positions and dead letters are kept on this machine; for several see `positions`.
+{snapshot}# The folder of positions and dead letters; for several machines see `positions`.
 # state: ./penstock-state
 """
 _SNAPSHOT = """\
-# The rows that are there before the first change: taken once, at the first start.
+# A snapshot of the existing rows, once at the first start.
 # snapshot: initial
 """
 NAME = "shop"
@@ -61,16 +61,16 @@ _VALUES = {
 }
 _NEEDS = {
     "postgres": """\
-Once, as a superuser in the database that is read; then restart the server:
+Run this once, as a superuser in the database; then restart the server:
     ALTER SYSTEM SET wal_level = logical;
     ALTER SYSTEM SET max_slot_wal_keep_size = '50GB';
     CREATE ROLE penstock LOGIN REPLICATION PASSWORD 'change-me';
     GRANT CONNECT ON DATABASE shop TO penstock;
     CREATE PUBLICATION shop FOR TABLE customers, orders;
     GRANT SELECT ON customers, orders TO penstock; -- for snapshots only
-And in pg_hba.conf: hostssl shop penstock 10.0.0.0/8 scram-sha-256""",
+Add to pg_hba.conf: hostssl shop penstock 10.0.0.0/8 scram-sha-256""",
     "mongodb": """\
-A replica set or a sharded cluster, and once, in mongosh:
+The server must be a replica set or a sharded cluster. Run this once, in mongosh:
     db.getSiblingDB("admin").runCommand({createRole: "penstock", privileges: [{resource: \
 {db: "shop", collection: ""}, actions: ["find", "changeStream", "listCollections"]}, {resource: \
 {db: "local", collection: "system.replset"}, actions: ["find"]}, {resource: {db: "config", \
@@ -79,14 +79,14 @@ collection: "version"}, actions: ["find"]}], roles: [{role: "read", db: "local"}
 [{role: "penstock", db: "admin"}]})
     db.getSiblingDB("admin").runCommand({replSetResizeOplog: 1, minRetentionHours: 48})""",
     "dynamodb": """\
-Once:
+Run this once:
     aws dynamodb update-table --table-name orders \
 --stream-specification StreamEnabled=true,StreamViewType=NEW_AND_OLD_IMAGES
-And for penstock's role: dynamodb:ListStreams of *, dynamodb:DescribeStream, GetShardIterator and
+penstock's role needs dynamodb:ListStreams of *, dynamodb:DescribeStream, GetShardIterator and
 GetRecords of arn:aws:dynamodb:REGION:ACCOUNT:table/orders/stream/*, and for snapshots
 dynamodb:DescribeTable and Scan of arn:aws:dynamodb:REGION:ACCOUNT:table/orders.""",
     "cosmos": """\
-The account's read-only key, or (leave `key` out) the data plane's reader role:
+penstock needs the account's read-only key, or (without `key`) the data plane's reader role:
     az cosmosdb sql role assignment create --account-name ACCOUNT --resource-group GROUP \
 --role-definition-name "Cosmos DB Built-in Data Reader" --scope / --principal-id PRINCIPAL""",
 }  # fmt: skip
@@ -96,15 +96,15 @@ The account's read-only key, or (leave `key` out) the data plane's reader role:
 @click.argument("source", type=click.Choice(list(_VALUES)))
 @click.option(
     "--name", default=NAME, show_default=True,
-    help="Of the pipeline, and of the database that is read: letters, digits, _.",
+    help="Name of the pipeline, and of the database: letters, digits, _.",
 )  # fmt: skip
 @click.option("--to", type=click.Path(path_type=Path), help="The file to write.")
 def command(*, source: str, name: str, to: Path | None) -> None:
-    """Print a pipeline file for SOURCE, with every key of it, and what the source needs."""
+    """Print a pipeline file for SOURCE, with all keys of the source, and what the source needs."""
     if not re.fullmatch("[a-z_][a-z0-9_]{0,40}", name):
         raise SettingsError(
             f"{name!r} can't be the name of a database, a slot and a stream", "cli",
-            hint="small letters, digits and _, at most 41 of them, with no digit in front",
+            hint="write at most 41 lower case letters, digits and _, with no digit at the start",
         )  # fmt: skip
     text = pipeline_file(source, name)
     if to is None:

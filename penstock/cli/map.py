@@ -46,20 +46,22 @@ class _Entries(Settings):
 @click.argument("action", type=click.Choice(["list", "export", "import"]), default="list")
 @click.argument("source", required=False, type=click.Path(exists=True, dir_okay=False))
 @json_option("JSON: a list of tables, the same as YAML has, or what was imported.")
-@click.option("--with-passwords", is_flag=True, help="`export`: or else they are ***.")
+@click.option(
+    "--with-passwords", is_flag=True, help="`export`: show passwords; otherwise they are ***."
+)
 def command(
     *, file: Path, action: str, source: str | None, as_json: bool, with_passwords: bool
 ) -> None:
     """Show and fill the map of tables of the pipeline in FILE, whose `sink.map` is sqlite:///PATH.
 
     \b
-    penstock map FILE                  the tables, with their sources and which options they have
-    penstock map FILE export           everything as YAML, which `import` reads
-    penstock map FILE import SOURCE    add what SOURCE has, and change what is there already
+    penstock map FILE                  the tables, their sources and options
+    penstock map FILE export           everything as YAML, for `import`
+    penstock map FILE import SOURCE    add or change the entries of SOURCE
 
-    SOURCE is what `export` wrote, or a map of kuvasz-streamer, as YAML or SQLite. It is imported
-    whole or not at all, but for tables whose `filter` or `set` is CEL: they are listed, and the
-    exit code is 1. A pipeline that runs follows at once.
+    SOURCE is what `export` wrote, or a map of kuvasz-streamer, as YAML or SQLite. The command
+    imports all entries or none, except tables whose `filter` or `set` is CEL: it lists them, and
+    exits with 1. A pipeline that runs follows at once.
     """
     if (source is None) == (action == "import"):
         raise click.UsageError("import takes what to import, and nothing else does")

@@ -32,7 +32,7 @@ _BAR = 20  # characters
 @click.option("--url", help="NATS server, in place of the sink's in FILE.")
 @click.option("--to", "target", required=True, help="sqlite:///mirror.db or postgresql://...")
 @click.option(
-    "--tables", help="By commas, such as users,sales.orders; default: all published ones."
+    "--tables", help="With commas, such as users,sales.orders; default: all published ones."
 )
 @click.option("--once", is_flag=True, help="Stop when all that was published before is applied.")
 @click.option(
@@ -40,7 +40,7 @@ _BAR = 20  # characters
     type=click.Choice(["drop", "keep"]),
     default="drop",
     show_default=True,
-    help="Columns that the source drops: drop them, or keep them with what they have.",
+    help="Columns that the source drops: drop them, or keep them with their values.",
 )
 @click.option("--init", default="INIT", show_default=True, help="The stream of the snapshots.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
@@ -61,12 +61,14 @@ def command(
 ) -> None:
     """Keep copies of tables: take snapshots of them, load these, and apply the changes.
 
-    With a pipeline FILE, server, login and the stream of the snapshots are its own, unless an
-    option says otherwise, and the tables are those that it publishes. With a NATS_URL they are all
-    that are published there.
+    With a pipeline FILE, the file names the server, the login and the stream of the snapshots,
+    unless an option overrides it,and the tables are those that the pipeline publishes. With a
+    NATS_URL they
+    are all tables that are published there.
 
-    The pipeline must run while a table is loaded for the first time. It goes on where it was when
-    it is started again. Encoding and layout are what the messages say. Ends with Ctrl-C or SIGTERM.
+    The pipeline must run while a table is loaded for the first time. A mirror that is started again
+    continues after its last change. The messages name their encoding and layout. Ends with Ctrl-C
+    or SIGTERM.
     """
     if Path(source).is_file() or source.endswith((".yaml", ".yml")):
         found, sink = published_by(Path(source))

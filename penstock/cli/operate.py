@@ -23,17 +23,19 @@ _backend = click.argument("backend", required=False)
 @click.command("pause")
 @file_argument
 @_backend
-@click.option("--for", "seconds", metavar="TIME", help="Until then, such as 30m; else `resume`.")
+@click.option(
+    "--for", "seconds", metavar="TIME", help="How long, such as 30m; default: until `resume`."
+)
 @json_option()
 @state_option
 def pause(
     *, file: Path, backend: str | None, seconds: str | None, as_json: bool, state: Path | None
 ) -> None:
-    """Have BACKEND of the pipeline in FILE, or all, take no more changes.
+    """Pause BACKEND of the pipeline in FILE, or all backends: they take no more changes.
 
-    What is in flight is stored and acknowledged, and connections are kept. A restart, and another
-    instance, stay paused. A pause ends by itself before the source would drop changes that were
-    not read.
+    Changes in flight are stored and acknowledged, and connections stay open. A pause outlasts a
+    restart, and holds for other instances. It ends by itself before the source drops unread
+    changes.
     """
     given = {"backend": backend, **({"for": seconds} if seconds else {})}
     _print(read_action(PauseAction.title(), given).run(_reachable(file, state)), as_json=as_json)
@@ -45,7 +47,7 @@ def pause(
 @json_option()
 @state_option
 def resume(*, file: Path, backend: str | None, as_json: bool, state: Path | None) -> None:
-    """Have BACKEND of the pipeline in FILE, or all, take changes again."""
+    """End the pause of BACKEND of the pipeline in FILE, or of all backends."""
     on, action = _reachable(file, state), ResumeAction(backend=backend)
     if why := action.refusal(on):
         raise SettingsError(why, "cli")
@@ -57,10 +59,10 @@ def resume(*, file: Path, backend: str | None, as_json: bool, state: Path | None
 @_backend
 @json_option()
 def retry(*, file: Path, backend: str | None, as_json: bool) -> None:
-    """Have BACKEND of the pipeline in FILE, or all, begin anew now.
+    """Make BACKEND of the pipeline in FILE, or all backends, begin anew now.
 
-    One that stands still is tried now and then by itself. Asks the ops server on this machine, and
-    needs `ops.token`.
+    penstock also retries a backend that stands still by itself, now and then. The command asks the
+    ops server on this machine, and needs `ops.token`.
     """
     _asked(load_pipeline(file), "retry", {"backend": backend}, as_json=as_json)
 
@@ -71,7 +73,7 @@ def retry(*, file: Path, backend: str | None, as_json: bool) -> None:
 def shutdown(*, file: Path, as_json: bool) -> None:
     """Stop the pipeline in FILE that runs on this machine, in order.
 
-    Asks its ops server, and needs `ops.token`.
+    The command asks the pipeline's ops server, and needs `ops.token`.
     """
     _asked(load_pipeline(file), "shutdown", {}, as_json=as_json)
 

@@ -32,7 +32,7 @@ json_list = json_option("A JSON list.")
 log_format = click.option(
     "--log-format",
     type=click.Choice(["logfmt", "json", "console"]),
-    help="Of the log on stderr; default: console on a terminal, else logfmt.",
+    help="Format of the log on stderr; default: console on a terminal, else logfmt.",
 )
 state_option = click.option(
     "--state",

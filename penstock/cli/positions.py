@@ -55,8 +55,8 @@ _ACTIONS: Mapping[str, tuple[str, ...]] = {
 @click.argument("arguments", nargs=-1)
 @json_option("`list`: a JSON list; of a change what it has changed.")
 @click.option("--yes", is_flag=True, help="`set`, `delete`, `import`: do not ask.")
-@click.option("--now", is_flag=True, help="`release`: do not look for the term whether it renews.")
-@click.option("--remaining", is_flag=True, help="`list`: the changes that are left, and their sum.")
+@click.option("--now", is_flag=True, help="`release`: do not wait for a renewal by the owner.")
+@click.option("--remaining", is_flag=True, help="`list`: how many changes are left, and the sum.")
 @state_option
 def command(
     *,
@@ -71,11 +71,11 @@ def command(
 ) -> None:
     """Show and change the stored positions of the pipeline in FILE.
 
-    Everything up to a position is durable in the sink, and a start resumes after it.
+    Everything up to a position is durable in the sink, and the next start resumes after it.
 
     \b
     penstock positions FILE                        all of them
-    penstock positions FILE --remaining            how many changes are left, and their sum
+    penstock positions FILE --remaining            how many changes are left, and the sum
     penstock positions FILE show PARTITION         one, with its whole bookmark
     penstock positions FILE set PARTITION BOOKMARK
     penstock positions FILE delete PARTITION
@@ -84,8 +84,8 @@ def command(
     penstock positions FILE import EXPORT          what export wrote (- is standard input)
 
     PARTITION is BACKEND/PARTITION as `list` shows it, BOOKMARK a place or JSON as `show` prints it.
-    What runs keeps its positions: stop the pipeline, or the partition's owner, before they are
-    changed.
+    The command does not change positions of a running pipeline: stop it, or the partition's owner,
+    first.
     """
     if len(arguments) != len(_ACTIONS[action]):
         wanted = " ".join(("positions FILE", action, *_ACTIONS[action]))

@@ -187,7 +187,7 @@ def read_export(text: str) -> dict[str, Bookmark]:
         raise SettingsError(
             "this is no export of positions",
             "cli",
-            hint="it is what `penstock positions FILE export` printed",
+            hint="an export is the output of `penstock positions FILE export`",
         ) from error
 
 
@@ -214,14 +214,14 @@ def wait_for_owners(
         for row in held:
             if first.get(row.name, row.revision) != row.revision:
                 raise SettingsError(
-                    f"{row.name} has an owner that lives: {row.owner}",
+                    f"{row.name} has a live owner: {row.owner}",
                     "cli.owner-lives",
-                    hint="stop that process first: it gives its partitions back when it ends",
+                    hint="stop that process first: it releases its partitions when it ends",
                 )
         if not first:
             report(
-                f"{held[0].name} is {held[0].owner}'s: looking for up to"
-                f" {max(map(_term, held)):g} s whether that is alive"
+                f"{held[0].name} belongs to {held[0].owner}: waiting up to"
+                f" {max(map(_term, held)):g} s for a renewal"
             )
         first |= {row.name: row.revision for row in held}
         sleep(_LOOK)
@@ -231,9 +231,9 @@ def refuse_unless_ended(row: Lease) -> None:
     """Raises SettingsError unless nobody has the row, or a process of this machine that ended."""
     if row.owner and "term" in terms(row) and not owner_has_ended(row, Machine()):
         raise SettingsError(
-            f"{row.name} is {row.owner}'s, which is no process of this machine that has ended",
+            f"{row.name} belongs to {row.owner}, which is not an ended process of this machine",
             "cli",
-            hint="without --now, its owner is waited for",
+            hint="without --now the command waits for the owner",
         )
 
 

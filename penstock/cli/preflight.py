@@ -67,8 +67,9 @@ def check_access(ops: Ops) -> Iterator[Finding]:
     if ops.bind not in ("127.0.0.1", "::1", "localhost") and ops.read_token is None:
         yield finding(
             "warning",
-            "ops", f"bound to {ops.bind}: whoever reaches it may read what the ops server shows",
-            "set ops.token and ops.read_token, or let a proxy ask who it is", code="cli.ops-open",
+            "ops", f"bound to {ops.bind}: any client that reaches it may read what it shows",
+            "set ops.token and ops.read_token, or put a proxy with a login before it",
+            code="cli.ops-open",
         )  # fmt: skip
 
 
@@ -103,9 +104,7 @@ def check_java(environment: Mapping[str, str]) -> Finding:
             code="cli.java",
         )  # fmt: skip
     if (version := _VERSION.search(answer.stderr + answer.stdout)) is None:
-        return finding(
-            "error", "java", f"{found} does not say its version", _GET_JAVA, code="cli.java"
-        )
+        return finding("error", "java", f"{found} reports no version", _GET_JAVA, code="cli.java")
     if int(version[1]) < _JAVA:
         return finding(
             "error", "java", f"{found} is version {version[1]}, too old for Spark", _GET_JAVA,
@@ -172,8 +171,8 @@ def check_transform(pipeline: Pipeline) -> Iterator[Finding]:
         return
     yield finding(
         "warning", "transform",
-        "on a cluster it sees changes that cannot be decoded: what it drops of them gets no"
-        " dead letter", "let them through: WHERE operation = 'ERROR' OR ...", code="cli.transform",
+        "on a cluster it sees changes that cannot be decoded: a dropped one gets no dead"
+        " letter", "let them through: WHERE operation = 'ERROR' OR ...", code="cli.transform",
     )  # fmt: skip
 
 

@@ -30,25 +30,25 @@ _NAME = 24  # characters that names of columns are padded to, at most
 @click.command("preview")
 @file_argument
 @click.option(
-    "--rows", default=5, show_default=True, type=click.IntRange(1, 100), help="Of each table."
+    "--rows", default=5, show_default=True, type=click.IntRange(1, 100), help="Rows of each table."
 )
 @click.option("--table", "names", multiple=True, help="Only this table; may be repeated.")
-@click.option("--sid", help="Of this source, where a backend has several; default: the first.")
+@click.option("--sid", help="The source, if a backend has several; default: the first.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON object.")
 def command(*, file: Path, rows: int, names: Sequence[str], sid: str | None, as_json: bool) -> None:
     """Show some rows of the tables of the pipeline in FILE, before and after its `transform`, or
     the `filter` and `set` of its map.
 
-    Nothing is written: sources are read in read-only transactions, without a slot or a publication;
-    what a sink of tables would write is computed in a transaction that is rolled back. With a
-    `transform` a local Spark starts, for some seconds.
+    The command writes nothing. It reads sources in read-only transactions, without a slot or a
+    publication, and computes the rows of a sink of tables in a transaction that is rolled back.
+    With a `transform` it starts a local Spark, for some seconds.
 
     \b
     penstock preview FILE
     penstock preview FILE --table public.orders --rows 2
 
-    A column is marked ~ where its value changes, + where it is new, - where it is left out. Exits
-    with 1 if a table or a row has a problem.
+    ~ marks a column whose value changes, + a new column, - a column that is left out. Exits with 1
+    if a table or a row has a problem.
     """
     pipeline = load_pipeline(file)
     tables, found = tables_of(pipeline, names, sid or ""), list[TablePreview]()

@@ -24,16 +24,16 @@ from penstock.service.processing import ProcessorService
     "--observer",
     required=True,
     metavar="MODULE:CLASS",
-    help="What makes an observer when it is called: package.module:Class. The folder that"
-    " penstock was started in is searched, too.",
+    help="A callable that makes an observer: package.module:Class. The command also searches the"
+    " current folder.",
 )
 @log_format
 @state_option
 def command(*, file: Path, observer: str, log_format: Format | None, state: Path | None) -> None:
     """Call an observer with the changes of the feeds in FILE, together with other hosts.
 
-    FILE is a pipeline file without `sink` and `spark`. Ends at SIGINT, SIGTERM or POST /shutdown:
-    the batches that were begun are finished, their places saved, the leases released.
+    FILE is a pipeline file without `sink` and `spark`. At SIGINT, SIGTERM or POST /shutdown the
+    command finishes the current batches, saves their places, and releases the leases.
     """
     found = load_file(file, ProcessorFile, overrides=overrides(state))
     configure(log_format, secrets=secrets_of(found))

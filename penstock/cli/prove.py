@@ -11,22 +11,23 @@ _COLORS = {"holds": "green", "differs": "red", "not tried": "yellow"}
 
 @click.command("prove")
 @click.argument("url", envvar="PENSTOCK_PROVE_URL")
-@click.option("--yes", is_flag=True, help="Do not ask where it costs money.")
+@click.option("--yes", is_flag=True, help="Do not ask if the test costs money.")
 @json_option("The report as JSON; progress on stderr.")
-@click.option("--endpoint", help="Where DynamoDB is, if not at AWS.")
+@click.option("--endpoint", help="The address of DynamoDB, if not AWS.")
 @nats_login
 def command(*, url: str, yes: bool, as_json: bool, **given: str | None) -> None:
-    """Try on your own service what penstock's tests try on theirs, in ten minutes at most.
+    """Test your own service as penstock's tests test theirs, in ten minutes at most.
 
-    In a scratch database, table, container or stream, which is always removed: changes and their
-    order, resuming, lost history, snapshots, a reader that is killed. The report has versions, and
-    nothing of yours: send it back. Exit code 0: all holds; 1: something differs.
+    The command tests changes and their order, resuming, lost history, snapshots, and a reader that
+    is killed, in a scratch database, table, container or stream, which it always removes. The
+    report has versions, and none of your data: send it back. Exit code 0: all holds; 1: something
+    differs.
 
     \b
     penstock prove postgresql://user:password@host/database
     penstock prove nats://user:password@host
 
-    PENSTOCK_PROVE_URL may have the URL, so that it is not in the list of processes.
+    You may set the URL in PENSTOCK_PROVE_URL, so that no list of processes shows it.
     """
     service = service_of(url, **given)
     click.echo(f"makes {service.makes}; removes all of it, and writes to nothing else", err=as_json)

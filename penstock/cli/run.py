@@ -35,8 +35,8 @@ def command(
 ) -> None:
     """Run the pipeline in FILE until SIGINT, SIGTERM or POST /shutdown.
 
-    Reconnects for ever. Exits with 0 after a graceful stop: what is in flight is published,
-    positions are saved, and acknowledged at the source.
+    Reconnects without limit. Exits with 0 after a graceful stop: changes in flight are published,
+    and positions are saved and acknowledged at the source.
     """
     pipeline = load_pipeline(file, overrides=overrides(state))
     serve(pipeline, log_format=log_format, bridge="series" if bridge_metrics else "")

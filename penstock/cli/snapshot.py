@@ -28,7 +28,7 @@ _SILENT = 60.0  # seconds without a change of a record until the service counts 
 @click.option("--no-wait", is_flag=True, help="Return when the snapshots are accepted.")
 @json_option("JSON, one line for each snapshot.")
 @click.option("--where", metavar="SQL", help="Only rows that meet a condition.")
-@click.option("--columns", metavar="NAME,...", help="Only these columns, the key among them.")
+@click.option("--columns", metavar="NAME,...", help="Only these columns; they must have the key.")
 @click.option("--chunk-rows", type=click.IntRange(min=1), help="Most rows of a chunk.")
 @click.option("--chunk-bytes", metavar="SIZE", help="Most bytes of a chunk, such as 256KiB.")
 @click.option(
@@ -44,14 +44,14 @@ def command(
     """Take snapshots of tables of the running pipeline in FILE.
 
     \b
-    penstock snapshot FILE TABLE...    take one of each, and wait for their ends
+    penstock snapshot FILE TABLE...    take one of each, and wait until they end
     penstock snapshot FILE list        those of the last seven days
     penstock snapshot FILE cancel ID
 
     A TABLE is `table`, `schema.table` or `backend.schema.table`. Its rows become chunks in the
-    stream INIT, and a meta that says from where on changes are to be applied. Mirrors that have the
-    table load it again, unless --no-reload is given. With --where or --columns the rows are a part
-    of the table, which a mirror does not take for it.
+    stream INIT, and a meta message with the place after which changes apply. Mirrors that have the
+    table load it again, unless --no-reload is given. They never load a partial snapshot (--where,
+    --columns).
     """
     wanted = {name: value for name, value in options.items() if value is not None}
     if reload and not wanted.keys() & {"where", "columns"}:

@@ -48,17 +48,19 @@ _ENDS = dict.fromkeys(("g", "\x1b[H", "\x1bOH", "\x1b[1~"), 0) | dict.fromkeys(
 )
 
 _where = click.argument("where", metavar="[FILE | URL]", default=_DEFAULT)
-_token = click.option("--token", envvar="PENSTOCK_OPS_TOKEN", help="With a URL; else the file's.")
+_token = click.option(
+    "--token", envvar="PENSTOCK_OPS_TOKEN", help="The server's token; default: the file's."
+)
 
 
 @click.command("status")
 @_where
-@json_option("What /status answers.")
+@json_option("The answer of /status.")
 @_token
 def status(*, where: str, as_json: bool, token: str | None) -> None:
-    """Show how a running pipeline is: by its FILE, or by the URL of its ops server.
+    """Show the status of a running pipeline: by its FILE, or by the URL of its ops server.
 
-    Exits with 0 if it is healthy, else with 1.
+    Exits with 0 if the pipeline is healthy, else with 1.
     """
     ops = _ops(where, token)
     found = _asked(ops, "/status")
@@ -71,7 +73,9 @@ def status(*, where: str, as_json: bool, token: str | None) -> None:
 
 @click.command("top")
 @_where
-@click.option("--once", is_flag=True, help="Print one frame; exits with 0 if it is healthy.")
+@click.option(
+    "--once", is_flag=True, help="Print one frame; exits with 0 if the pipeline is healthy."
+)
 @json_option("Once, as an object: `status`, and `history` with the curves.")
 @_token
 def top(*, where: str, once: bool, as_json: bool, token: str | None) -> None:
@@ -84,7 +88,7 @@ def top(*, where: str, once: bool, as_json: bool, token: str | None) -> None:
     j, k, arrows  a line down, up (Space, b: a page; g, G: first, last)
     ?             the keys
 
-    Without a terminal it prints one frame.
+    Without a terminal the command prints one frame.
     """
     ops, console = _ops(where, token), Console()
     if once or as_json or not console.is_terminal:

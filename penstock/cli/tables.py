@@ -19,8 +19,8 @@ from penstock.sinks.loading import LoadsTables
 def command() -> None:
     """Show the tables of a pipeline, and resume suspended ones.
 
-    A table that cannot be followed is suspended: its changes are not published but counted, and
-    all other tables flow. It resumes when the cause is gone, or by command.
+    penstock suspends a table that it cannot follow: it counts the table's changes, and does not
+    publish them. Other tables go on. The table resumes when the cause is gone, or by command.
     """
 
 
@@ -45,13 +45,14 @@ def list_(*, file: Path, as_json: bool) -> None:
 @command.command("resume")
 @file_argument
 @click.argument("table")
-@click.option("--backend", help="Where several backends have such a table.")
-@click.option("--snapshot", is_flag=True, help="And take its rows anew, which mends the hole.")
+@click.option("--backend", help="Which backend, if several have such a table.")
+@click.option("--snapshot", is_flag=True, help="Take its rows anew, too, which mends the hole.")
 @json_option()
 def resume(*, file: Path, table: str, backend: str | None, snapshot: bool, as_json: bool) -> None:
     """Follow a suspended TABLE (schema.table) again, from its next change on.
 
-    What was skipped stays missing in the stream; `penstock tables list` says from where to where.
+    Skipped changes stay missing in the stream; `penstock tables list` shows from which place to
+    which.
     """
     action = ResumeTableAction(table=table, backend=backend, snapshot=snapshot)
     done = action.run(Operated.by_command(load_pipeline(file)))
@@ -69,12 +70,12 @@ def resume(*, file: Path, table: str, backend: str | None, snapshot: bool, as_js
 @command.command("suspend")
 @file_argument
 @click.argument("table")
-@click.option("--backend", help="Where there are several backends.")
+@click.option("--backend", help="The table's backend, if there are several.")
 @json_option()
 def suspend(*, file: Path, table: str, backend: str | None, as_json: bool) -> None:
-    """Do not follow TABLE (schema.table) from its next change on, until `resume`.
+    """Stop following TABLE (schema.table) from its next change on, until `resume`.
 
-    Its changes are counted and are missing in a stream; a sink of tables holds them.
+    penstock counts the table's changes, and a stream lacks them; a sink of tables holds them.
     """
     action = SuspendTableAction(table=table, backend=backend)
     done = action.run(Operated.by_command(load_pipeline(file)))
@@ -84,14 +85,14 @@ def suspend(*, file: Path, table: str, backend: str | None, as_json: bool) -> No
 @click.command("reload")
 @file_argument
 @click.argument("table")
-@click.option("--sid", help="Of this source alone: its sid, or its slot where it has none.")
+@click.option("--sid", help="Only this source: its sid, or its slot if it has none.")
 @json_option()
 def reload(*, file: Path, table: str, sid: str | None, as_json: bool) -> None:
     """Load TABLE (`table` or `schema.table` of the source) anew.
 
-    Rows of the source that are in the target are deleted, and read again by the pipeline, at once
-    if it runs; changes meanwhile are kept, and applied then. Other tables go on. An `append` keeps
-    its rows, and a `history` its versions, which end where the row is gone.
+    penstock deletes the source's rows in the target, and reads them again, at once if the pipeline
+    runs. It keeps changes meanwhile, and applies them afterwards. Other tables go on. An `append`
+    keeps its rows, and a `history` its versions; those of rows that are gone end.
     """
     pipeline = load_pipeline(file)
     sink: object = pipeline.sink.sink()

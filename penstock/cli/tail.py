@@ -28,7 +28,7 @@ from penstock.sinks.subject import parse_template
     envvar="NATS_URL",
     default="nats://127.0.0.1:4222",
     show_default=True,
-    help="NATS server, with user:password@ where needed (or NATS_URL).",
+    help="NATS server, with user:password@ if needed (or NATS_URL).",
 )
 @click.option("--stream", default="CDC", show_default=True, help="JetStream stream.")
 @click.option(
@@ -46,7 +46,7 @@ from penstock.sinks.subject import parse_template
     help="all, new, 1234 (a stream sequence), -10 (the last ten), 10m (ago) or an ISO 8601 time.",
 )
 @click.option("--count", type=click.IntRange(min=1), help="Stop after so many changes.")
-@click.option("--follow/--no-follow", default=True, help="At the end of the stream wait, or stop.")
+@click.option("--follow/--no-follow", default=True, help="Wait at the end of the stream, or stop.")
 @nats_login
 def command(
     *,
@@ -62,10 +62,10 @@ def command(
 ) -> None:
     """Print the changes of a stream, one a line.
 
-    With a pipeline FILE, server, login, stream and subjects are those of its sink, unless an option
-    says otherwise; the environment then says nothing.
+    With a pipeline FILE, its sink names the server, the login, the stream and the subjects. An
+    option overrides the file; an environment variable does not.
 
-    Reads without acknowledging: it takes nothing away from other consumers.
+    The command does not affect other consumers.
     """
     first = parse_start(start, datetime.now(UTC))
     if file is None:

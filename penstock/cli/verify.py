@@ -25,18 +25,18 @@ _NOTHING = Verdict(differences=())  # of a table that cannot be compared
 @click.command("verify")
 @file_argument
 @click.argument("tables", metavar="[TABLE]...", nargs=-1)
-@click.option("--sid", help="Of one source only.")
-@click.option("--repair", is_flag=True, help="Give rows that differ what the source has.")
+@click.option("--sid", help="Only tables of this source.")
+@click.option("--repair", is_flag=True, help="Give rows that differ the source's values.")
 @json_list
 def command(
     *, file: Path, tables: tuple[str, ...], sid: str | None, repair: bool, as_json: bool
 ) -> None:
     """Compare the tables at the destination of the pipeline in FILE with their sources.
 
-    Both sides count and hash their rows; keys and columns that differ are named, never values. The
-    pipeline may run meanwhile: a change that is on its way is no difference. Exit code 0: equal;
+    Both sides count and hash their rows. The command prints keys and columns that differ, never
+    values. The pipeline may run meanwhile: a change in flight is no difference. Exit code 0: equal;
     1: something differs, or a source does not send a table of the map; 3: rows changed at each of
-    five looks, so that nobody can tell.
+    five reads, so that the command cannot judge them.
 
     \b
     penstock verify FILE

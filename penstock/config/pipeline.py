@@ -96,18 +96,18 @@ class Backend(Settings):
     """One source of changes. `settings` is the feed's own model."""
 
     name: Name
-    """Part of every event id and of subjects, so it must not change later."""
+    """The backend's name. It is part of every event id and of subjects: do not change it later."""
     type: str
     """The kind of source."""
     on_error: Annotated[OnError, BeforeValidator(lambda value: value or "dead-letter")] = (
         "dead-letter"
     )
-    """What becomes of a change that cannot be decoded, encoded or stored: `dead-letter`, `suspend`
+    """What happens to a change that cannot be decoded, encoded or stored: `dead-letter`, `suspend`
     its table, or `stop` the backend."""
     max_gap: Duration | None = Field(default=None, gt=0)
-    """The source's clock moves so many seconds on without an event or an idle token: a gap."""
+    """A gap: the source's clock moves so many seconds on without an event or an idle token."""
     partitions: int | None = Field(default=None, ge=1, le=1024)
-    """How many hash partitions its changes have; default: as many as the pipeline says."""
+    """The number of hash partitions of its changes; default: the pipeline's `partitions`."""
     settings: SerializeAsAny[Settings]
 
     @field_validator("max_gap")
@@ -224,65 +224,66 @@ class Transform(Settings):
     """One step over the view `changes`; its result is `changes` for the next."""
 
     sql: str = Field(min_length=1)
-    """A SELECT of Spark's SQL."""
+    """A SELECT of Spark SQL."""
 
 
 class Checkpoint(Settings):
     """How often positions are stored: after `interval` or `event_count`, whichever is first."""
 
     interval: Duration = Field(default=5.0, ge=0)
-    """Seconds between two positions that are stored."""
+    """Seconds between two saved positions."""
     event_count: int = Field(default=1000, ge=1)
-    """Changes between two positions that are stored."""
+    """Changes between two saved positions."""
 
 
 class Ops(Thresholds):
     """The ops server, and when a pipeline stops being healthy."""
 
     bind: str = "127.0.0.1"
-    """The address that it listens on."""
+    """The address that the ops server listens on."""
     port: int = Field(default=9090, ge=0, le=65535)
-    """Its port; 0 takes a free one."""
+    """The port of the ops server; 0 takes a free one."""
     extra_ports: tuple[Port, ...] = ()
-    """More ports where the same is served."""
+    """More ports that serve the same."""
     hosts: tuple[HostName, ...] = ()
-    """Names that requests may ask for besides loopback and `bind`: a web page must not read the
-    status by giving its own name our address."""
+    """Names that requests may use besides loopback and `bind`. The server refuses other names: web
+    pages could use their own to read the status."""
     token: Secret | None = Field(default=None, min_length=1)
-    """Who has it may act, and read row data; without it there are no actions."""
+    """A client with this token may act, and read row data; without a token there are no actions."""
     read_token: Secret | None = Field(default=None, min_length=1)
-    """With it, nobody reads without one of both, but for whether it is healthy and ready."""
+    """If it is set, reading needs this token or `token`, except for health and readiness."""
     notify: tuple[Webhook, ...] = ()
-    """Webhooks that are told what an operator should know."""
+    """Webhooks that get notifications."""
 
 
 class SnapshotSettings(Settings):
     """Snapshots of tables, taken on request, and where it is `initial` once for each table."""
 
     initial: bool | None = None
-    """Once for each table, without a request; default: for sinks of tables."""
+    """Whether each table gets a snapshot once, without a request; default: for sinks of tables."""
     stream: str = Field(default="INIT", pattern=r"^[^\s.*>/\\]+$")
     """The stream of the chunks."""
     max_concurrent: int = Field(default=3, ge=1)
-    """Tables at a time."""
+    """Tables that penstock reads at a time."""
     slots: int = Field(default=2, ge=1)
-    """Connections that read a table."""
+    """Connections that read one table."""
     chunk_rows: int = Field(default=10_000, ge=1)
-    """Rows of one chunk at most."""
+    """Most rows of a chunk."""
     chunk_bytes: Size = Field(default=512 * 2**10, ge=4096)
-    """And bytes, never more than the server takes in a message; a larger row is alone."""
+    """Most bytes of a chunk, never more than the server accepts in a message; a larger row has a
+    chunk of its own."""
     where: bool = False
-    """Whether requests may bring a condition, which is SQL."""
+    """Whether requests may have a condition, which is SQL."""
     compression: Literal["none", "zstd"] = "none"
-    """Of chunks."""
+    """The compression of chunks."""
     rate: Size | None = Field(default=None, ge=1)
-    """Bytes of chunks a second, of all tables together; default: as fast as it goes."""
+    """Most bytes of chunks a second, of all tables together; default: no limit."""
     row_rate: int | None = Field(default=None, ge=1)
-    """Rows a second, of all tables together; default: as fast as it goes."""
+    """Most rows a second, of all tables together; default: no limit."""
     max_age: Duration = Field(default=1800.0, ge=1)
     """Seconds for which the source keeps old versions of rows for one snapshot."""
     patience: Duration = Field(default=60.0, gt=0)
-    """Seconds for which a table's lock and older transactions are waited for."""
+    """Seconds that a snapshot waits for a table's lock and for older transactions."""
 
 
 class Spark(Settings):
@@ -291,50 +292,52 @@ class Spark(Settings):
     master: str = "local[*]"
     """Spark's master."""
     trigger: Trigger = 0.0
-    """Seconds between two micro-batches; 0: one starts when the last is done, and stays open for
-    `epoch` if no transform needs rows; `realtime` insists on that."""
+    """Seconds between two micro-batches. 0: a micro-batch starts when the last one is done, and
+    stays open for `epoch` if no transform needs rows. `realtime`: the same, and refuses settings
+    that prevent this."""
     epoch: Duration = Field(default=3600.0, ge=1)
-    """Seconds of an open micro-batch; between two of them changes wait some 0.2 s."""
+    """Seconds that a micro-batch stays open; between two micro-batches changes wait some 0.2 s."""
     mode: Annotated[Literal["auto", "rows"], BeforeValidator(_spark_mode)] = "auto"
-    """`rows`: changes are always rows of Spark's; `auto`: where there is a transform or an interval
-    as `trigger`."""
+    """`rows`: changes are always rows of Spark. `auto`: they are rows if there is a transform or
+    `trigger` is an interval."""
     standby: Literal["cold", "warm"] = "cold"
-    """Whether an instance that waits for another to end has Spark ready."""
+    """Whether an instance that waits for another to end keeps a running Spark (`warm`)."""
     fork_server: bool = True
-    """Python workers are forks of one process (on one machine); false: Spark starts each of
-    them."""
+    """Whether Python workers are forks of one process (on one machine); if not, Spark starts each
+    of them."""
     class_archive: bool | HomePath = Field(default=True, union_mode="left_to_right")
-    """The classes that Spark loads are kept for the next start: in the user's cache, in this file,
-    or (false) not at all. The file is made when the pipeline has little to do."""
+    """Where penstock keeps the classes that Spark loads, for the next start: in the user's cache
+    (true), in this file (a path), or nowhere (false). penstock makes the file when the pipeline has
+    little to do."""
     max_events: int = Field(default=50_000, ge=1)
-    """Changes of a micro-batch with a planned end, per backend; of each partition at least one page
-    always passes. An open one has no need of a bound: it takes a page at a time."""
+    """Most changes of a micro-batch with a planned end, per backend; at least one page of each
+    partition always passes. An open micro-batch needs no limit: it takes a page at a time."""
     max_bytes: Size = Field(default=16 * 2**20, ge=1)
-    """Bytes of such a micro-batch."""
+    """Most bytes of such a micro-batch."""
     buffer: Size = Field(default=48 * 2**20, ge=1)
-    """Bytes of each backend's log held in memory; then the source keeps its log."""
+    """Bytes of each backend's log that penstock holds in memory; then the source keeps its log."""
     bind: str = ""
-    """On a cluster, executors connect to servers of ours, which bind this address; default: as
-    Spark's driver does."""
+    """On a cluster, the address of penstock's servers for executors; default: that of Spark's
+    driver."""
     port: int = Field(default=0, ge=0, le=65535)
-    """And this port and those after it, one for each backend; 0: free ones."""
+    """On a cluster, the first port of these servers; each backend has one more. 0: free ports."""
     conf: dict[str, Annotated[str, BeforeValidator(_spark_text)]] = Field(default_factory=dict)
-    """More of Spark's configuration; it wins over penstock's own."""
+    """More of Spark's configuration, which overrides penstock's own."""
 
 
 class Sharing(Settings):
     """The intervals and limits of one host of a processor."""
 
     renew: Seconds = 17.0
-    """Between two renewals of the leases that are held; the first comes after half of it."""
+    """Between two renewals of held leases; the first renewal is after half of this."""
     acquire: Seconds = 13.0
-    """Between two looks at all leases: for free and expired ones, and for a fair share."""
+    """Between two look-ups of all leases, for free and expired ones and for a fair share."""
     expire: Seconds = 60.0
     """A lease that has not changed for so long is taken from its owner."""
     min_partitions: int = Field(default=0, ge=0)
-    """Take at least so many, whatever the share of others is."""
+    """Least partitions that this host takes, whatever the share of the others is."""
     max_partitions: int = Field(default=0, ge=0)
-    """Take at most so many; 0: no limit."""
+    """Most partitions that this host takes; 0: no limit."""
 
     @model_validator(mode="after")
     def _intervals_fit(self) -> "Sharing":
@@ -352,11 +355,11 @@ class Deployment(Settings):
     """What every file names: 1..n backends, and where their state is kept."""
 
     name: Name = "penstock"
-    """What positions, metrics and logs call the pipeline. Under another name it has no positions,
-    and begins where the source remembers it to be."""
+    """The pipeline's name in positions, metrics and logs. A renamed pipeline has no positions, and
+    begins at the position that the source keeps."""
     backends: tuple[Backend, ...] = Field(min_length=1)
     state: HomePath = Field(default_factory=lambda data: state_folder(data["name"]))
-    """The folder of what must be remembered."""
+    """The folder for data that the pipeline keeps between runs."""
     positions: str = Field(
         default_factory=lambda data: f"sqlite:///{data['state'].absolute()}/positions.db"
     )
@@ -376,9 +379,9 @@ class Pipeline(Deployment):
 
     backends: tuple[Backend, ...]
     partitions: int = Field(default=1, ge=1, le=1024)
-    """How many hash partitions the changes of a backend have that does not say."""
+    """The number of hash partitions for backends without their own `partitions`."""
     transform: tuple[Transform, ...] = ()
-    """Steps of SQL over the changes, one after the other."""
+    """SQL steps over the changes, in order."""
     sink: SinkChoice
     checkpoint: Checkpoint = Checkpoint()
     snapshot: Annotated[

@@ -56,9 +56,10 @@ class BackendSettings(Settings):
     """What each feed's settings have."""
 
     name: str = Field("default", pattern=r"^[^\s:]+$")
-    """The backend: part of every event id and of subjects, so it must not change later."""
+    """The backend's name. It is part of every event id and of subjects: do not change it later."""
     on_gap: GapPolicy = "fail"
-    """When changes are lost: stop this backend, continue and report it, or load anew."""
+    """When changes are lost: `fail` stops this backend, `continue` reports the gap and reads on,
+    and `resnapshot` also loads the data anew."""
 
 
 class DocumentSettings(Protocol):
@@ -79,8 +80,8 @@ class PolledSettings(BackendSettings):
     start: Start = ""
     """Where a first start begins: a word, a time with a zone, or a token."""
     polled: bool = True
-    """Whether Spark's tasks read the partitions in open micro-batches; if not, the reader
-    process."""
+    """`true`: Spark's tasks read the partitions in open micro-batches. `false`: the reader process
+    reads them."""
     poll: Duration = Field(1.0, gt=0)
     """Seconds between two reads of a partition that has nothing new."""
     connect_timeout: Duration = Field(10.0, gt=0)

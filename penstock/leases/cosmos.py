@@ -249,7 +249,7 @@ def _translated() -> Iterator[None]:
             raise SettingsError(
                 text, "leases", hint="correct the key and the names in `positions`"
             ) from error
-        raise Unavailable(text, "leases", hint="penstock tries again by itself") from error
+        raise Unavailable(text, "leases", hint="penstock retries by itself") from error
     except AzureError as error:
         raise Unavailable(
             f"positions container: {type(error).__name__}",

@@ -95,5 +95,5 @@ def _read(row: Lease) -> Bookmarks:
         raise Malformed(
             f"the row {row.name!r} can't be read",
             "leases",
-            hint="was the positions store written by something else? Delete the row",
+            hint="did another program write to the positions store? Delete the row",
         ) from error

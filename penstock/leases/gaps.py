@@ -154,5 +154,5 @@ def _row(lease: Lease) -> GapRow:
         raise Malformed(
             f"the record {lease.name!r} can't be read",
             "leases",
-            hint="was the positions store written by something else?",
+            hint="did another program write to the positions store?",
         ) from error

@@ -59,6 +59,6 @@ class NameCheck:
         before, self._revision = self._revision, row.revision
         if before not in ("", row.revision):
             raise SettingsError(
-                f"a pipeline of the name {self._name!r} runs", "leases.name-taken", hint=_HINT
+                f"a pipeline with the name {self._name!r} runs", "leases.name-taken", hint=_HINT
             )
         return False

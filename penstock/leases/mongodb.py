@@ -185,7 +185,7 @@ def _translated(has_worked: bool) -> Iterator[None]:
             raise Unavailable(
                 "positions collection: the name in `positions` is not resolved now",
                 "leases",
-                hint="penstock tries again by itself",
+                hint="penstock retries by itself",
             ) from error
         # Not its text: it may quote the URL.
         raise SettingsError(

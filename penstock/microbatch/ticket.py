@@ -144,7 +144,7 @@ def page_of(head: bytes, more: Callable[[], bytes]) -> Page:
     try:
         partition, first, last, count, captured_at, context, payload = ormsgpack.unpackb(head)
     except (ValueError, TypeError) as error:
-        raise Malformed("what came from the reader process is no page", "microbatch") from error
+        raise Malformed("the reader process sent no page", "microbatch") from error
     return Page(
         partition=PartitionId(partition),
         first=Place.parse(first),

@@ -143,7 +143,7 @@ class Connection:
             self.watch(waited)
             if waited >= self._settings.timeout:
                 raise Unavailable(
-                    f"{self.address} takes no data since {self._settings.timeout} s", "nats"
+                    f"{self.address} has accepted no data for {self._settings.timeout} s", "nats"
                 )
 
     def receive(self, timeout: float | None = None) -> list[Msg]:
@@ -328,7 +328,7 @@ class Connection:
             self.quiet_at = time.monotonic()
         if not ready and timeout is None:
             raise Unavailable(
-                f"{self.address} takes no data since {self._settings.timeout} s", "nats"
+                f"{self.address} has accepted no data for {self._settings.timeout} s", "nats"
             )
         return bool(ready)
 

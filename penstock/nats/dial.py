@@ -194,7 +194,7 @@ def error_of(text: str, address: str, settings: NatsSettings | None = None) -> P
     # A timeout: the server got our credentials too late, from a busy machine or a slow network.
     if any(lower.startswith(word) for word in _REFUSED) and not lower.endswith("timeout"):
         return SettingsError(
-            f"{address} refuses our credentials: {text}",
+            f"{address} refuses the credentials: {text}",
             "nats.credentials-refused",
             hint="check user and password (or token, nkey, credentials)",
         )

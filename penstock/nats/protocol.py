@@ -186,7 +186,7 @@ def _complete(buffer: bytes, start: int, split: int, end: int) -> bool:
     if len(buffer) < end + 2:
         return False
     if buffer[end : end + 2] != b"\r\n":
-        raise Malformed("a message from the server is longer than it says", "nats")
+        raise Malformed("a message from the server is longer than its declared length", "nats")
     return True
 
 

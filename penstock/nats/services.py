@@ -20,7 +20,7 @@ def asked(
     if _is_stored(answer.payload):  # by a stream that takes the subject, too
         answer = connection.another(answer, timeout)
     if status_of(answer.headers) == 503:
-        raise Unavailable(f"nobody answers requests on {subject}", "nats.no-answer")
+        raise Unavailable(f"no service answers requests on {subject}", "nats.no-answer")
     return answer
 
 

@@ -12,13 +12,13 @@ class NatsSettings(Settings):
     """Addresses, credentials and TLS of a NATS account."""
 
     url: Secret
-    """`nats://[user:password@|token@]host[:4222]`, `tls://...`; several, by commas."""
+    """`nats://[user:password@|token@]host[:4222]`, `tls://...`; several servers with commas."""
     user: str | None = None
     """A user's name, with `password`."""
     password: Secret | None = None
     """The user's password."""
     token: Secret | None = None
-    """In place of a user."""
+    """A token, in place of a user."""
     nkey: Secret | None = None
     """The seed of a user's key, `SU...`."""
     credentials: str | None = None
@@ -26,17 +26,18 @@ class NatsSettings(Settings):
     tls_ca: str | None = None
     """The path of the authorities' certificates, PEM; default: the system's."""
     tls_cert: str | None = None
-    """The path of our certificate, where the server asks for one."""
+    """The path of the client's certificate, if the server asks for one."""
     tls_key: str | None = None
-    """The path of its key."""
+    """The path of the key of `tls_cert`."""
     timeout: Duration = Field(default=5.0, gt=0)
-    """Seconds without an answer until the server counts as gone."""
+    """Seconds without an answer, after which the server counts as gone."""
     domain: str | None = Field(default=None, pattern=r"^[^\s.*>]+$")
-    """The JetStream domain, where it is not that of the server: across a leaf node."""
+    """The JetStream domain, if it is not the server's: across a leaf node."""
     api_prefix: str | None = Field(default=None, pattern=_TOKENS)
-    """In place of `$JS.API`: what the account imports another account's JetStream as."""
+    """In place of `$JS.API`: the prefix under which the account imports another account's
+    JetStream."""
     inbox_prefix: str = Field(default="_INBOX", pattern=_TOKENS)
-    """The first part of the subjects of answers, as the user may subscribe to them."""
+    """The first part of the subjects of answers, if the user may subscribe to no other."""
 
     @model_validator(mode="after")
     def _one_api(self) -> "NatsSettings":

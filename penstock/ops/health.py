@@ -54,33 +54,33 @@ class Remedy(NamedTuple):
 
 
 STAND_BY = Remedy(
-    "It takes over by itself; to end the other: penstock shutdown.",
+    "This instance takes over by itself. To end the other one: penstock shutdown.",
     "reference/operations/#two-instances",
 )
 _STANDS = Remedy(
-    "Remove the cause; it goes on by itself, or at once with: penstock retry.",
+    "Remove the cause. The backend goes on by itself, or at once with: penstock retry.",
     "reference/operations/#a-backend-that-fails", "retry",
 )  # fmt: skip
-_AWAY = Remedy("Look at its server and the network; it is tried again.", _STANDS.see)
-_STARTS = Remedy("It goes on by itself; if not, the log says why.", _STANDS.see)
+_AWAY = Remedy("Verify its server and the network; penstock retries.", _STANDS.see)
+_STARTS = Remedy("penstock continues by itself; if not, see the log.", _STANDS.see)
 # Of a start that takes no longer than starts do.
-STARTING = Remedy(f"It starts; that may take {_STARTING:.0f} s.", _STANDS.see)
+STARTING = Remedy(f"The start may take {_STARTING:.0f} s.", _STANDS.see)
 _PAUSED = Remedy("To go on: penstock resume.", "reference/operations/#actions", "resume")
 _STALE = Remedy(
     "Load its tables anew, then: penstock gaps mend.", "how-to/recover-from-a-gap/", "mend"
 )
 _RISK = Remedy(
-    "Bring the sink up to speed, or let the source keep more.",
+    "Make the sink faster, or let the source keep more.",
     "reference/operations/#the-window-of-history",
 )
 _UNOWNED = Remedy("Start more hosts, or raise their max_partitions.", "how-to/process/")
 _UNSAVED = Remedy(
-    "Mend the store of positions; changes flow on.", "reference/pipeline/#positions-stores"
+    "Repair the store of positions; changes flow on.", "reference/pipeline/#positions-stores"
 )
 _SLOW = Remedy(
-    "Look at the sink's server: its disk, its replicas.", "explanation/delivery/#back-pressure"
+    "Verify the sink's server: its disk, its replicas.", "explanation/delivery/#back-pressure"
 )
-_BEHIND = Remedy("Look at back-pressure and at the CPU.", "reference/operations/#lag")
+_BEHIND = Remedy("See back-pressure and the CPU.", "reference/operations/#lag")
 _REFUSED = Remedy(
     "Let the stream keep changes for longer, or lower snapshot.max_age.",
     "how-to/snapshots/#how-long-changes-are-kept",

@@ -23,14 +23,16 @@ class Thresholds(Settings):
     """When things count as wrong; exactly at a threshold counts as above it."""
 
     stalled_after: Duration = Field(default=30.0, gt=0)
-    """Behind and not moving, or disconnected, for more seconds than this is unhealthy."""
+    """A pipeline is unhealthy if it is behind and does not move, or is disconnected, for more
+    seconds than this."""
     lag_limit: Size = Field(default=64 * 2**20, ge=0)
-    """More bytes of unconfirmed log than this count as "behind"."""
+    """With more bytes of unconfirmed log than this, a pipeline is "behind"."""
     lag_age: Duration = Field(default=300.0, gt=0)
-    """And so does a change in flight that is older than so many seconds, whatever the source
-    counts."""
+    """With a change in flight that is older than so many seconds, a pipeline is also behind,
+    whatever the source counts."""
     at_risk: float = Field(default=0.25, ge=0, lt=1)
-    """Less than this share of the source's history left before the stored position: at risk."""
+    """Changes are at risk if less than this share of the source's history is left before the stored
+    position."""
 
     @property
     def bounds(self) -> dict[str, float]:
@@ -42,11 +44,11 @@ class Webhook(Settings):
     """Where notifications are posted to."""
 
     url: Secret
-    """Whoever knows it can post: a secret as a whole."""
+    """Anyone who knows the URL can post: the whole URL is a secret."""
     format: MessageFormat | None = None
-    """What is posted; default: by the host of the URL, else json."""
+    """The format of posts; default: by the host of the URL, else json."""
     when: tuple[NotificationKind, ...] = get_args(NotificationKind)
-    """The kinds of notifications that are posted there."""
+    """The kinds of notifications for this webhook."""
 
     @field_validator("url")
     @classmethod

@@ -139,7 +139,7 @@ def read_bookmark(lease: Lease) -> Bookmark:
         raise Malformed(
             f"the stored position {lease.name!r} can't be read",
             "reading",
-            hint="was the positions store written by something else?",
+            hint="did another program write to the positions store?",
         ) from error
     # A store keeps marks: none is one that says nothing.
     return bookmark if bookmark.mark is not None else bookmark._replace(mark={})

@@ -197,7 +197,9 @@ class SuspendTableAction(Action):
         names = on.backends(self.backend)
         if len(names) > 1:
             raise SettingsError(
-                "several backends: whose table?", "service", hint=f"one of {', '.join(names)}"
+                "the pipeline has several backends",
+                "service",
+                hint=f"name one of {', '.join(names)}",
             )
         return on.letters.suspend_table(names[0], self.table)
 

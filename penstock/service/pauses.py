@@ -146,5 +146,5 @@ def _read(row: Lease) -> dict[str, Any]:
         raise Malformed(
             f"the record {row.name!r} can't be read",
             "service",
-            hint="was the positions store written by something else?",
+            hint="did another program write to the positions store?",
         ) from error

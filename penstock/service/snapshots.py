@@ -204,7 +204,7 @@ class Snapshots(PipelinePart):
                 raise Unavailable(
                     f"the tables of {', '.join(tables.unknown)} are not known now",
                     "service",
-                    hint="its source is away, or refuses us: the log says which; ask again",
+                    hint="its source is away, or refuses the login: see the log, and ask again",
                 ) from None
             return self._requests.request(name, tables.asked(), options)
 

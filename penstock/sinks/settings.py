@@ -15,21 +15,21 @@ class BatchSettings(Settings):
     """
 
     max_size: int = Field(default=500, ge=1, le=1000)
-    """Changes; 1,000 is the server's limit."""
+    """Most changes of a batch; 1,000 is the server's limit."""
     max_wait: Duration = Field(default=0.1, ge=0)
-    """Seconds that a change may wait for more."""
+    """Seconds that a change may wait for more changes."""
     max_bytes: Size = Field(default=256 * 1024, ge=1)
-    """Bytes; a larger change is a batch of its own."""
+    """Most bytes of a batch; a larger change is a batch of its own."""
 
 
 class PressureSettings(Settings):
     """When the server counts as slow. Exactly at a threshold counts as above it."""
 
     slow_threshold: Duration = Field(default=0.1, gt=0)
-    """From so many seconds on that the server takes to acknowledge what is its turn, batches are
-    smaller, and wait longer."""
+    """If the server takes so many seconds to acknowledge a batch once it is that batch's turn,
+    batches are smaller, and wait longer."""
     critical_threshold: Duration = Field(default=0.5, gt=0)
-    """And from so many on there are pauses, and a warning."""
+    """If the server takes so many seconds, the sink pauses, and warns."""
     pause: Duration = Field(default=1.0, ge=0)
     """Seconds of a pause."""
 
@@ -44,9 +44,9 @@ class BreakerSettings(Settings):
     """When nothing is sent to a server that fails, and for how long."""
 
     threshold: int = Field(default=5, ge=1)
-    """Failures in a row."""
+    """Failures in a row until the sink sends nothing."""
     timeout: Duration = Field(default=30.0, gt=0)
-    """Seconds until it is tried again."""
+    """Seconds until the sink tries the server again."""
 
 
 class SinkSettings(Settings):
@@ -57,7 +57,7 @@ class SinkSettings(Settings):
     breaker: BreakerSettings = BreakerSettings()
 
     on_error: OnError = "stop"
-    """What becomes of a change that cannot be encoded or stored, or came as an ERROR; `penstock
-    run` has one for each backend instead."""
+    """What happens to a change that cannot be encoded or stored, or came as an ERROR; with
+    `penstock run` each backend has its own."""
     suspend_after: int = Field(default=10, ge=1)
-    """Changes of one table in a row that are too large, until the table is suspended."""
+    """So many changes of one table in a row that are too large suspend the table."""

@@ -36,7 +36,7 @@ class SnapshotOptions(Settings):
         nothing that the settings have. Raises SettingsError for what the table does not take."""
         if self.where and not settings.where:
             raise SettingsError(
-                "requests may not bring a condition (`where`): it is SQL, which the role of the"
+                "requests may not have a condition (`where`): it is SQL, which the role of the"
                 " pipeline runs",
                 "snapshots",
                 hint="set snapshot.where: true in the pipeline file if all who may publish to"

@@ -84,7 +84,7 @@ def _sources(pipeline: Pipeline, sid: str) -> Iterator[SnapshotSource]:
             raise SettingsError(
                 f"rows of a backend of type {backend.type} cannot be sampled",
                 "snapshots.no-samples",
-                hint="its feed has no `sample`: its author adds it (docs/how-to/write-a-feed.md)",
+                hint="its feed lacks the method `sample` (docs/how-to/write-a-feed.md)",
             )
         prefix = (backend.name,) if len(pipeline.backends) > 1 else ()
         yield SnapshotSource(backend=backend.name, feed=feed, prefix=prefix)

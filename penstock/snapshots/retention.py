@@ -56,12 +56,12 @@ class Kept:
                 f"the stream {self.stream} keeps only {self.of_subject} messages of a subject:"
                 " changes after a snapshot are gone, and rows stay wrong without an error",
                 "snapshots.retention-short",
-                hint=f"nats stream edit {self.stream} --max-msgs-per-subject=-1, and bound max_age",
+                hint=f"nats stream edit {self.stream} --max-msgs-per-subject=-1, and limit max_age",
             )
         if self.changes is not None and self.changes < 2 * max_age:
             raise SettingsError(
                 f"the stream {self.stream} keeps changes for {_text(self.changes)}: when a snapshot"
-                f" is loaded, those after it are gone, and rows stay wrong without an error",
+                f" is loaded, the changes after it are gone, and rows stay wrong without an error",
                 "snapshots.retention-short",
                 hint=f"keep them for {_text(2 * max_age)} at least (snapshot.max_age, and as long"
                 f" to load): nats stream edit {self.stream} --max-age, and sink.max_age; or lower"

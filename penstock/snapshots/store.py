@@ -164,7 +164,7 @@ class MessageStore(SnapshotStore):
                 hint="raise its limits (max_bytes, max_msgs, max_age), and ask again",
             )
         if not job.pipeline.is_ours:
-            raise LeaseLost("the pipeline is another instance's now", "snapshots")
+            raise LeaseLost("another instance runs the pipeline now", "snapshots")
         reload = job.snapshot_id if job.reloads else self._stream.reload(job.name)
         if self._control.on(RunEvent.SEND) is not RunState.SENT:
             raise Cancelled
@@ -289,7 +289,7 @@ class SnapshotRun:
                     raise Cancelled from error
                 if not is_ours and not isinstance(error, LeaseLost):
                     raise LeaseLost(
-                        "the pipeline is another instance's now", "snapshots"
+                        "another instance runs the pipeline now", "snapshots"
                     ) from error
                 raise
 

@@ -103,7 +103,7 @@ class LedgerTables:
         if not found:
             return None
         return SettingsError(
-            f"the schema {self._schema} has tables called as the ledger's, which are not"
+            f"the schema {self._schema} has tables with names of the ledger, which are not"
             f" penstock's: {', '.join(name for (name,) in found)}",
             "tables.ledger-taken",
             hint="set `sink.ledger` to another schema",

@@ -329,7 +329,7 @@ def test_each_webhook_gets_a_test_and_no_url_is_printed(tmp_path: Path) -> None:
         found = check(path)
         assert not hook.paths
         found = check(path, "--notify")
-    assert "ops.notify[0]: the webhook did not take a test: HTTP 404 [cli.webhook]" in found.output
+    assert "ops.notify[0]: the webhook refused a test: HTTP 404 [cli.webhook]" in found.output
     assert "ok      ops.notify[1]: the webhook took a test" in found.output
     assert "verysecret" not in found.output
     assert [each["kind"] for each in hook.taken] == ["test"]

@@ -325,7 +325,7 @@ def test_two_collections_of_one_name_cannot_be_told_apart_in_a_pullers_messages(
         load_pipeline(file).sink.sink().prepare()
         found = compare(file, "a.users")
         assert found.exit_code == 2
-        assert "do not say which users" in found.output
+        assert "do not name their users" in found.output
         assert "a, b have one" in found.output
 
 
@@ -358,6 +358,6 @@ def test_the_stream_is_read_with_the_login_of_the_sink_unless_a_url_has_one(
 
     there_is_none = f"there is no stream '{stream}'"
     assert there_is_none in refused("right")
-    assert "refuses our credentials" in refused("wrong")
+    assert "refuses the credentials" in refused("wrong")
     assert there_is_none in refused("wrong", "--url", f"nats://u:right@127.0.0.1:{server.port}")
-    assert "refuses our credentials" in refused("right", "--url", server.url)
+    assert "refuses the credentials" in refused("right", "--url", server.url)

@@ -37,7 +37,7 @@ def test_every_default_in_a_comment_is_what_the_key_has_without_it(source: str) 
 
 def test_every_key_has_its_description() -> None:
     text = pipeline_file("postgres")
-    assert "    # The replication slot, and the name of our partition" in text
+    assert "    # The replication slot; made if missing." in text
     assert "    slot: shop\n" in text
     assert "    # on_gap: fail\n" in text
 
@@ -67,7 +67,7 @@ def test_all_is_named_by_the_database(tmp_path: Path) -> None:
     assert found.backends[0].settings.publication == "crm"
     assert "shop" not in text and "ON DATABASE crm" in text
     refused = CliRunner().invoke(main, ["init", "postgres", "--name", "My Shop"])
-    assert refused.exit_code == 2 and "small letters" in refused.output
+    assert refused.exit_code == 2 and "41 lower case letters" in refused.output
 
 
 @pytest.mark.slow

@@ -123,7 +123,7 @@ def test_a_row_of_another_host_is_changed_after_its_term(file: Path, rows: Sqlit
     own(rows, "there:1:a", **ELSEWHERE)
     done = positions(file, "set", "default/p0", "0B:0", "--yes")
     assert done.exit_code == 0, done.output
-    assert "shop/default/p0 is there:1:a's: looking for up to 4 s" in done.stderr
+    assert "shop/default/p0 belongs to there:1:a: waiting up to 4 s" in done.stderr
     assert "0B:0" in positions(file, "show", "default/p0").output
 
 
@@ -159,7 +159,7 @@ def test_a_partition_that_a_processor_works_on_is_not_changed_until_that_has_sto
         for arguments in (["set", "memory/p0", "0B:0", "--yes"], ["release", "memory/p0"]):
             refused = positions(file, *arguments)
             assert refused.exit_code == 2, refused.output
-            assert "shop/memory/p0 has an owner that lives: worker" in refused.output
+            assert "shop/memory/p0 has a live owner: worker" in refused.output
         assert positions(file, "release", "memory/p0", "--now").exit_code == 2
         (row,) = json.loads(positions(file, "--json").output)
         assert (row["owner"], row["owner_ended"]) == ("worker", False)
@@ -205,7 +205,7 @@ def test_rows_are_looked_at_for_the_longest_term() -> None:
     assert looking.now == 0
     assert looking.look("s/a", "s/b").keys() == {"s/a", "s/b"}
     assert 60 <= looking.now < 62
-    assert looking.texts == ["s/a is h's: looking for up to 60 s whether that is alive"]
+    assert looking.texts == ["s/a belongs to h: waiting up to 60 s for a renewal"]
 
 
 def test_an_owner_that_renews_is_alive() -> None:
@@ -213,7 +213,7 @@ def test_an_owner_that_renews_is_alive() -> None:
     for name in ("s/a", "s/b"):
         looking.store.put(Lease(name=name, owner="h", properties=ELSEWHERE))
     looking.renews = ["s/b"]
-    with pytest.raises(SettingsError, match="s/b has an owner that lives: h") as refused:
+    with pytest.raises(SettingsError, match="s/b has a live owner: h") as refused:
         looking.look("s/a", "s/b")
     assert "stop that process" in refused.value.hint
     assert looking.now < 4

@@ -22,7 +22,7 @@ def subject() -> str:
 def test_a_request_without_anybody_who_answers_fails_at_once(
     connect: Callable[[], Connection], subject: str
 ) -> None:
-    with pytest.raises(Unavailable, match=f"nobody answers requests on {subject}"):
+    with pytest.raises(Unavailable, match=f"no service answers requests on {subject}"):
         asked(connect(), subject, b"?")
 
 

@@ -54,7 +54,7 @@ def test_two_runs_with_equal_names(
             insert(database, 1)
             eventually(lambda: stored(database) == {1}, run=first)
             insert(other, 1)
-            told = "another source that is called default/"
+            told = "another source that is also named default/"
             eventually(lambda: told in reasons(second), run=second)
             insert(database, 2)
             eventually(lambda: stored(database) == {1, 2}, run=first)

@@ -87,7 +87,7 @@ def test_a_processor_does_not_begin_while_a_pipeline_of_its_name_runs() -> None:
     for _ in range(5):
         pipeline._holder.renew()
         world.pass_time(1, host)
-    assert "a pipeline of the name 'test' runs" in str(host._error)
+    assert "a pipeline with the name 'test' runs" in str(host._error)
     assert world.log == []
     again = world.host("a")  # the pipeline was killed
     world.pass_time(10, again)
@@ -196,7 +196,7 @@ def test_the_preflight_refuses_the_name_of_the_other_kind(
     if is_running:
         owner = Ownership(store, "shop", instance="x", clock=clock)
         assert owner.attempt() is None
-        expected = "a pipeline of the name 'shop' runs"
+        expected = "a pipeline with the name 'shop' runs"
     else:
         Positions(store, "shop/memory", interval=1, event_count=1, clock=clock, owner="x").begin(
             {P0: Bookmark(place(19), {})}

@@ -176,7 +176,7 @@ def test_each_key_has_its_value_default_and_meaning(page: Any) -> None:
     until(lambda: rows.count() == 1)
     key, value, default, meaning = rows.locator("td").all_inner_texts()
     assert (key, value, default) == ("ops.port", "9090", "9090")
-    assert meaning.startswith("Its port")
+    assert meaning.startswith("The port")
 
 
 def test_a_pause_is_asked_for_confirmed_and_shown(served: Served, page: Any) -> None:

@@ -64,7 +64,7 @@ def test_wrong_options_are_named(options: dict[str, Any], text: str) -> None:
 
 def test_a_condition_has_to_be_allowed() -> None:
     options = SnapshotOptions(where="id < 3")
-    with pytest.raises(SettingsError, match="may not bring a condition") as raised:
+    with pytest.raises(SettingsError, match="may not have a condition") as raised:
         options.of(table(), SnapshotSettings())
     assert "snapshot.where" in raised.value.hint
 

@@ -11,7 +11,7 @@ from azure.cosmos import exceptions as cosmos
 
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
 
-_LATER = "penstock tries again by itself"
+_LATER = "penstock retries by itself"
 _SEE = "see the message"
 _KEY = "correct `key` (an account's key, base64), or remove it to use Microsoft Entra ID"
 _RIGHTS = "give the identity what docs/how-to/cosmos.md lists, or allow this network"

@@ -60,7 +60,7 @@ class ServedRange:
             if not cause:
                 code = "cosmos.container-missing" if refused.status == 404 else "cosmos"
                 text = f"{subject}: {refused.message}"
-                return Unavailable(text, code, hint="it is tried again")
+                return Unavailable(text, code, hint="penstock retries by itself")
         elif refused.status == 400 and settings.every and not refused.is_too_large:
             # "If you attempt to process a change feed after more than the retention window an error
             # (Status Code 400) will be returned": .NET's ChangeFeedMode. Other tokens are refused
@@ -69,7 +69,7 @@ class ServedRange:
             cause, refused = ("retention", refused) if now is None else ("", now)
         if cause == "container_gone" and cause in self.passed:
             return Unavailable(
-                f"the container {settings.path} is not there yet", "cosmos.container-missing"
+                f"the container {settings.path} does not exist yet", "cosmos.container-missing"
             )
         if cause and cause not in self.passed:
             return self.lost(cause, after, refused.message)

@@ -24,31 +24,31 @@ class CosmosSettings(PolledSettings):
     endpoint: str = Field(pattern=r"^https?://[^/]")
     """The account: https://ACCOUNT.documents.azure.com:443/."""
     key: Secret | None = None
-    """The account's key, read-only or not. Without it Microsoft Entra ID: azure-identity's
-    DefaultAzureCredential (environment, managed identity, `az login`)."""
+    """The account's key; a read-only key is enough. Without a key penstock uses Microsoft Entra ID,
+    by azure-identity's DefaultAzureCredential (environment, managed identity, `az login`)."""
     database: str = Field(min_length=1)
     """The database's id."""
     container: str = Field(min_length=1)
     """The container's id."""
     mode: Literal["latest_version", "all_versions_and_deletes"] = "latest_version"
-    """`latest_version`: each item as it is now, no deletes. `all_versions_and_deletes`: every
-    change, in the period of the account's continuous backup."""
+    """`latest_version`: the current state of each item, without deletes.
+    `all_versions_and_deletes`: every change in the period of the account's continuous backup."""
     start: Start = ""
-    """Of a first start: `beginning` (in latest-version mode the default), `now`, a time with a
-    zone (what was changed after it), or a token: an iterator's, or the SDK's continuation."""
+    """Where a first start begins: `beginning` (the default in latest-version mode), `now`, a time
+    with a zone (changes after it), or a token: an iterator's, or the SDK's continuation."""
     on_gap: GapPolicy = "fail"
-    """When changes are lost (older than the retention, another container of this name): stop this
-    backend and say so, or go on after the gap and say so; `resnapshot` then takes a snapshot of the
-    container."""
+    """When changes are lost (older than the retention, or another container has this name),
+    penstock reports the gap. `fail` then stops this backend, `continue` reads on after the gap, and
+    `resnapshot` also takes a snapshot of the container."""
     tenant: str = Field("none", pattern=r"^(none|field:.+)$")
-    """What fills the column `tenant`: `none`, or `field:<property>` of the item."""
+    """The value of the column `tenant`: `none`, or `field:<property>` of the item."""
     system_properties: bool = False
     """Whether images keep _rid, _self, _etag, _attachments, _ts and _lsn."""
     page_items: int = Field(1000, ge=1)
-    """Most items of a page; a transaction is never cut. Halved while the service refuses a page as
-    too large."""
+    """Most items of a page; a transaction is never cut. penstock halves the number while the
+    service refuses a page as too large."""
     timeout: Duration = Field(65.0, gt=0)
-    """Seconds without one byte of an answer, after which a call counts as failed."""
+    """Seconds without a byte of an answer, after which a call fails."""
 
     @model_validator(mode="after")
     def _mode_has_the_start(self) -> "CosmosSettings":

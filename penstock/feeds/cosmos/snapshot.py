@@ -134,7 +134,7 @@ class CosmosSnapshot:
     def __enter__(self) -> Self:
         if self._known is not None and not self._known:
             raise Unavailable(
-                "no position is saved yet, from which changes after the snapshot would come",
+                "no position is saved yet: changes after the snapshot would be missing",
                 "cosmos",
                 hint="start the pipeline first",
             )

@@ -14,7 +14,7 @@ NOT_FOUND = "ResourceNotFoundException"
 TRIMMED = "TrimmedDataAccessException"
 REFUSED = "ValidationException"
 
-_LATER = "penstock tries again by itself"
+_LATER = "penstock retries by itself"
 _POLICY = "allow what docs/how-to/dynamodb.md lists, in the role's policy"
 _CREDENTIALS = "correct the credentials that boto3 finds: `aws sts get-caller-identity` shows them"
 _RENEWED = "credentials of a role renew themselves; renew a session token, or `aws sso login`"

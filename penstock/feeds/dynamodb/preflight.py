@@ -47,7 +47,7 @@ def findings(settings: DynamodbSettings) -> Iterator[Finding]:
         yield finding("error", "stream", text, how_to_enable(table), code="dynamodb.stream")
         return
     if stream.status not in ("ENABLED", "ENABLING"):
-        text = f"the stream of {table} is {stream.status}: what is written now is lost"
+        text = f"the stream of {table} is {stream.status}: changes written now are lost"
         yield finding("error", "stream", text, how_to_enable(table), code="dynamodb.stream")
     else:
         yield finding("ok", "stream", f"{table} has a stream, which is {stream.status}")

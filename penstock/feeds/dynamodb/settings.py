@@ -27,41 +27,41 @@ class DynamodbSettings(PolledSettings):
 
     type: Literal["dynamodb"] = "dynamodb"
     table: str = ""
-    """The table. Its newest stream is followed, also after the stream was enabled again."""
+    """The table. penstock follows its newest stream, also after the stream was enabled again."""
     stream: str = ""
     """Instead of `table`: the ARN of one stream."""
     region: str | None = None
-    """Without it boto3's own rules: AWS_DEFAULT_REGION, then the profile's."""
+    """The region. Default: boto3's rules (AWS_DEFAULT_REGION, then the profile's region)."""
     endpoint: str | None = Field(None, pattern=r"^https?://[^/]")
-    """Where another server than AWS is: http://127.0.0.1:8000."""
+    """The address of another server than AWS: http://127.0.0.1:8000."""
     profile: str | None = None
     """A profile of ~/.aws/config."""
     access_key: Secret | None = None
-    """With `secret_key`; without both boto3's chain: environment, profile, role of the machine."""
+    """Together with `secret_key`. Without both, boto3's chain applies: environment, profile, role
+    of the machine."""
     secret_key: Secret | None = None
-    """With `access_key`."""
+    """Together with `access_key`."""
     session_token: Secret | None = None
-    """Of keys that are for a while."""
+    """The token of temporary credentials."""
     start: Start = "trim_horizon"
-    """Of a first start: `trim_horizon` (as far back as the stream goes: 24 hours), `latest`,
-    `snapshot` (latest, and once a snapshot of the table's items), a time with a zone, or a
-    token."""
+    """Where a first start begins: `trim_horizon` (as far back as the stream goes: 24 hours),
+    `latest`, `snapshot` (latest, and a snapshot of the table's items once), a time with a zone, or
+    a token."""
     on_gap: Literal["fail", "continue", "resnapshot"] = "fail"
-    """When changes are lost (trimmed after 24 hours, the stream was disabled and enabled): stop
-    this backend and say so, or go on after the gap and say so; `resnapshot` then takes a snapshot
-    of the table."""
+    """When changes are lost (trimmed after 24 hours, or the stream was disabled and enabled),
+    penstock reports the gap. `fail` then stops this backend, `continue` reads on after the gap, and
+    `resnapshot` also takes a snapshot of the table."""
     tenant: str = Field("none", pattern=r"^(none|field:.+)$")
-    """What fills the column `tenant`: `none`, or `field:<attribute>` of the item."""
+    """The value of the column `tenant`: `none`, or `field:<attribute>` of the item."""
     reads: int = Field(5, ge=1)
     """Most reads a second and shard. AWS allows five, from all readers together."""
     look_ups: float = Field(1.0, gt=0, le=1)
-    """Which part of 8 DescribeStream and 4 ListStreams calls a second this backend may make. AWS
-    allows 10 and 5 for an account. The backends of this type in one file share them equally."""
+    """This backend's part of 8 DescribeStream and 4 ListStreams calls a second. AWS allows 10 and 5
+    for an account. The backends of this type in one file share the calls equally."""
     scan_units: float = Field(500.0, ge=1)
-    """Read capacity units a second that each connection of a snapshot uses at most: 500 are 2 MB of
-    items."""
+    """Most read capacity units a second of each connection of a snapshot: 500 are 2 MB of items."""
     timeout: Duration = Field(30.0, gt=0)
-    """Seconds without one byte of an answer, after which a call counts as failed."""
+    """Seconds without a byte of an answer, after which a call fails."""
 
     @field_validator("stream")
     @classmethod

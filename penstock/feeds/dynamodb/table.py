@@ -313,7 +313,7 @@ class DynamodbSnapshot:
         settings = self._settings
         if self._known is not None and not self._known:
             raise Unavailable(
-                "no position is saved yet, from which changes after the snapshot would come",
+                "no position is saved yet: changes after the snapshot would be missing",
                 "dynamodb",
                 hint="start the pipeline first",
             )
@@ -322,7 +322,7 @@ class DynamodbSnapshot:
         if self._known is not None and found.view not in _WITH_ITEMS:
             what = f"the view type {found.view}" if found.view else "no enabled stream"
             raise SettingsError(
-                f"{name} has {what}: changes after a snapshot would come without their items",
+                f"{name} has {what}: changes after a snapshot would lack their items",
                 "dynamodb.view-type",
                 hint=how_to_enable(name),
             )

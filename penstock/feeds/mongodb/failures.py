@@ -18,7 +18,7 @@ from penstock.model.errors import (
     is_caused_by,
 )
 
-_LATER = "penstock tries again by itself"
+_LATER = "penstock retries by itself"
 _DEFECT = "this is a defect of penstock or of the server: please report it with this message"
 _PRIVILEGES = "grant the role that `penstock check` names"
 _IMAGES = (

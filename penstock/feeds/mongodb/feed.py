@@ -102,7 +102,7 @@ class MongoFeed(SettingsFeed[MongoSettings]):
             newest = cluster.operation_time(client)
         if seconds > newest >> 32:
             raise SettingsError(
-                f"{at.isoformat()} is in the future of the server",
+                f"{at.isoformat()} is after the server's time",
                 "mongodb.start-in-the-future",
                 hint="begin now, at the beginning, or at a time that has passed",
             )

@@ -124,7 +124,7 @@ class Losses:
         if cause == "oplog_rolled_over" and not gaps:
             asked = time_of_mark(bookmark.mark) or time_in_era(bookmark)
             if 0 < reach(self._settings)[0] <= asked:
-                hint = "the oplog has the changes, as far as is seen: does every member keep them?"
+                hint = "the oplog seems to have the changes: does every member keep them?"
                 return Unavailable(error.message, error.code, hint=hint)
         loss = self._lost(cause, bookmark, error.message, gaps=gaps)
         if cause == "token_unknown" and not is_proven(cluster_of(bookmark.mark), found):

@@ -58,7 +58,7 @@ def _server(client: Client, settings: MongoSettings) -> Iterator[Finding]:
         yield finding("ok", "topology", f"the replica set {hello['setName']}")
     else:
         yield finding(
-            "error", "topology", "a server of its own: change streams need a replica set",
+            "error", "topology", "a standalone server: change streams need a replica set",
             "start mongod with --replSet rs0, then in mongosh: rs.initiate()",
             code="mongodb.topology",
         )  # fmt: skip
@@ -73,8 +73,8 @@ def _identity(client: Client) -> Iterator[Finding]:
     yield finding(
         "warning",
         "identity",
-        f"{database}.{collection} may not be read, which has the cluster's id: another"
-        " cluster of the same name is not recognized while the stream is idle",
+        f"the role may not read {database}.{collection}, which has the cluster's id:"
+        " another cluster of the same name is not recognized while the stream is idle",
         f'db.getSiblingDB("admin").grantPrivilegesToRole(ROLE, [{{resource: {{db:'
         f' "{database}", collection: "{collection}"}}, actions: ["find"]}}])',
         code="mongodb.identity",
@@ -211,7 +211,7 @@ def _without_images(key: str, wanted: str, without: list[tuple[str, str]]) -> Fi
     ends = "ends the change stream" if wanted == "required" else "has none"
     return finding(
         "error" if wanted == "required" else "warning", key,
-        f"{len(without)} collections keep no images, so that a change of them {ends}: {listed}",
+        f"{len(without)} collections keep no images: a change of them {ends}: {listed}",
         f'for each: db.getSiblingDB("{database}").runCommand({{collMod: "{name}",'
         " changeStreamPreAndPostImages: {enabled: true}})", code="mongodb.images-missing",
     )  # fmt: skip

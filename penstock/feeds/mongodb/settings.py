@@ -37,53 +37,55 @@ def _database_of(url: str) -> str:
 
 
 class MongoSettings(BackendSettings):
-    """A database of a MongoDB replica set or sharded cluster, or all of them, followed through one
-    change stream."""
+    """One or all databases of a MongoDB replica set or sharded cluster, read by one change
+    stream."""
 
     type: Literal["mongodb"] = "mongodb"
     connection: Secret
     """`mongodb://user:password@host:port,host:port/?replicaSet=...` or `mongodb+srv://...`, with
-    everything that PyMongo knows as `?key=value`."""
+    every option of PyMongo as `?key=value`."""
     database: str = Field("", validate_default=True)
-    """The database; `*`: all databases of the cluster. Without it, the one that the URL names."""
+    """The database; `*` for all databases of the cluster. Default: the database that the URL
+    names."""
     collections: Names = ()
     """Only these collections; with `database: "*"` as DATABASE.COLLECTION. The server filters."""
     exclude_collections: Names = ()
-    """All collections but these, written in the same way."""
+    """All collections but these, in the same form."""
     full_document: Annotated[
         Literal["update_lookup", "required", "when_available", "off"], BeforeValidator(_word)
     ] = "update_lookup"
-    """What an update has as `after`: the document as it is when the server looks it up, the
-    document as it was (a post-image, which the collection must keep: `required` or, where there is
-    one, `when_available`), or nothing (`delta` says what changed)."""
+    """The `after` of an update: the document that the server finds by a look-up (`update_lookup`),
+    the document right after the update (a post-image, which the collection must keep: `required`,
+    or `when_available`), or nothing (`off`). `delta` has what changed."""
     before: Annotated[Literal["off", "when_available", "required"], BeforeValidator(_word)] = "off"
-    """What updates, replaces and deletes have as `before`: nothing, or the pre-image, which the
+    """The `before` of updates, replaces and deletes: nothing (`off`), or the pre-image, which the
     collection must keep."""
     start: str = "now"
-    """Where a first start begins: `now`, `snapshot` (now, and once for each collection a snapshot
-    of its documents), `beginning` (as far back as the oplog goes), a time with a zone, or the
-    `_data` of a resume token."""
+    """Where a first start begins: `now`, `snapshot` (now, and a snapshot of each collection's
+    documents once), `beginning` (as far back as the oplog goes), a time with a zone, or the `_data`
+    of a resume token."""
     tenant: str = "none"
-    """What fills the column `tenant`: `none`, `database`, `collection_prefix` (the collection's
+    """The value of the column `tenant`: `none`, `database`, `collection_prefix` (the collection's
     name up to its first underscore) or `field:PATH` of the document."""
     flatten: bool = False
-    """Nested documents become dotted columns (`address.city`) of the images."""
+    """Whether nested documents become dotted columns (`address.city`) of the images."""
     on_gap: Literal["fail", "continue", "resnapshot"] = "fail"
-    """When changes are lost (the oplog rolled over, it is another cluster): stop this backend and
-    report it, or continue at the oldest entry of the oplog and report it; `resnapshot` then takes a
-    snapshot of each collection anew."""
+    """When changes are lost (the oplog rolled over, or the cluster is another one), penstock
+    reports the gap. `fail` then stops this backend, `continue` reads on at the oldest entry of the
+    oplog, and `resnapshot` also takes a snapshot of each collection."""
     page_size: Size = Field(512 * 2**10, ge=1)
     """Bytes after which a page is cut."""
     page_rows: int = Field(2_000, ge=1)
-    """Changes after which a page is cut, and the most that the server is asked for at a time."""
+    """Changes after which a page is cut, and the most that penstock asks the server for at a
+    time."""
     page_wait: Duration = Field(0.005, ge=0)
-    """Seconds between two requests while replies are small: a page of one change costs nearly as
-    much as one of a hundred."""
+    """The least seconds between two requests while replies are small: a page of one change costs
+    nearly as much as a page of a hundred."""
     connect_timeout: Duration = Field(10.0, gt=0)
     """Seconds for finding a server and connecting to it."""
     silence: Duration = Field(30.0, ge=2)
-    """Seconds that an answer may take. One that scans a long oplog is given twice the time when it
-    is tried again, up to ten minutes; a server that hangs is found sooner."""
+    """Seconds that an answer may take. penstock repeats a request that scans a long oplog with
+    twice the time, up to ten minutes. `connect_timeout` detects a hanging server sooner."""
 
     @field_validator("connection")
     @classmethod

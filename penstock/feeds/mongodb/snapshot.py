@@ -228,7 +228,7 @@ class MongoSnapshot:
             raise SettingsError(str(error), "mongodb") from None
         if self._known is not None and self._partition not in self._known:
             raise Unavailable(
-                "no position is saved yet, from which changes after the snapshot would come",
+                "no position is saved yet: changes after the snapshot would be missing",
                 "mongodb",
                 hint="start the pipeline first",
             )

@@ -161,7 +161,7 @@ def _pin(connection: Ordinary) -> None:
             raise SettingsError(
                 f"the session has {name} = {told}, and must have {value}",
                 "postgres.session-setting",
-                hint=f"connect to the server itself, and look for what sets {name} on the way",
+                hint=f"connect to the server itself, or find what sets {name}",
             )
 
 

@@ -12,7 +12,7 @@ from penstock.model.errors import PenstockError, PositionLost, SettingsError, Un
 
 _Row = tuple[type[PenstockError], str]
 
-_LATER = "penstock tries again by itself"
+_LATER = "penstock retries by itself"
 _DEFECT = "this is a defect of penstock or of the server: please report it with this message"
 
 # The longest prefix of the SQLSTATE wins, unless text in the message decides (below).

@@ -132,7 +132,7 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
         slots.create_slot(connection, name, failover=self.settings.failover)
         slot = slots.find_slot(connection, name)
         if slot is None:
-            raise Unavailable(f"the slot {name} was dropped while we made it", "postgres")
+            raise Unavailable(f"the slot {name} was dropped while penstock made it", "postgres")
         return slot
 
     def follow(
@@ -238,9 +238,9 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
         )
         if verdict.cause == "server_behind" and in_recovery:
             raise Unavailable(
-                f"the standby has not replayed its log up to our position: {verdict.detail}",
+                f"the standby has not replayed its log up to the saved position: {verdict.detail}",
                 "postgres.standby-behind",
-                hint="it will, unless it was restored from a backup: then connect to its primary",
+                hint="wait; if the standby was restored from a backup, connect to its primary",
             )
         return verdict, system
 
@@ -334,7 +334,7 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
         """See `feeds.Feed`: what the slot has, which stays where it is."""
         if isinstance(after, datetime) or isinstance(until, datetime):
             raise SettingsError(
-                "a slot finds no time: commits are not in the order of their times",
+                "a slot cannot find a time: commits are not in the order of their times",
                 "postgres.span-time",
                 hint="write values of _sequence, or the words earliest and now",
             )

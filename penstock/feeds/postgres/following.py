@@ -307,7 +307,7 @@ class _Silence:
         silent, asked = now - self._heard_at, self._asked_at
         if silent > self._limit and asked is not None and now - asked > self._limit / 2:
             raise Unavailable(
-                f"the server said nothing for {silent:.0f} s",
+                f"the server sent nothing for {silent:.0f} s",
                 "postgres.server-silent",
-                hint="it hangs, or the network does; penstock connects again by itself",
+                hint="the server or the network hangs; penstock connects again by itself",
             )

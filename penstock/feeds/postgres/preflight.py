@@ -154,7 +154,7 @@ def _slot(connection: Ordinary, settings: PostgresSettings) -> Iterator[Finding]
         elif slot.wal_status in ("extended", "unreserved"):
             yield finding(
                 "warning", subject, f"it is far behind: its wal_status is {slot.wal_status}",
-                "run the pipeline soon, or the server may give the slot up",
+                "run the pipeline soon, or the server may invalidate the slot",
                 code="postgres.slot-behind",
             )  # fmt: skip
         else:

@@ -358,7 +358,7 @@ def _troubles(table: _Table, *, is_kept: bool, is_published: bool) -> Iterator[F
         )  # fmt: skip
     if not table.readable:
         yield finding(
-            "warning", subject, "the role may not read it, which snapshots will need",
+            "warning", subject, "the role may not read it, and snapshots need this",
             f"as its owner: GRANT SELECT ON {table.quoted} TO <role>;",
             code="postgres.table-denied",
         )  # fmt: skip

@@ -34,9 +34,10 @@ class PostgresSource(Settings):
     """One of several databases with the same tables."""
 
     sid: str = Field(pattern=r"^[^\s:/]+$")
-    """The source's name: its partition, and part of event ids, so it must not change later."""
+    """The source's name. It names the partition, and is part of event ids: do not change it
+    later."""
     connection: PostgresUrl
-    """As the backend's `connection`."""
+    """The database, in the form of the backend's `connection`."""
 
 
 class PostgresSettings(BackendSettings):
@@ -44,65 +45,68 @@ class PostgresSettings(BackendSettings):
 
     type: Literal["postgres"] = "postgres"
     connection: PostgresUrl = Secret("")
-    """`postgresql://user:password@host:port/database`; everything that libpq knows may follow as
-    `?key=value`. The role needs REPLICATION, and no privilege on the tables."""
+    """`postgresql://user:password@host:port/database`, with every option of libpq as `?key=value`.
+    The role needs REPLICATION, and no privilege on the tables."""
     sid: str = Field("", pattern=r"^[^\s:/]*$")
-    """The source's name, where its tables go into a destination with those of others: its
-    partition, and part of event ids."""
+    """The source's name, if the tables of several sources go into one destination. It names the
+    partition, and is part of event ids."""
     sources: tuple[PostgresSource, ...] = ()
     """Several databases with the same tables, in place of `connection`: `{sid, connection}` each.
-    They are read by one query; one that is away stops none of the others."""
+    One query reads them. If one database is away, the others go on."""
     slot: str = ""
-    """The replication slot, and the name of our partition where there is no `sid`. Created if
-    missing. Default: `penstock_BACKEND_SID`, of what there is."""
+    """The replication slot; made if missing. It names the partition if there is no `sid`. Default:
+    `penstock_BACKEND_SID`, or `penstock_BACKEND` without a `sid`."""
     publication: str = ""
-    """Which tables, columns and rows the server sends. Must exist, unless `create_publication`.
-    Default: the name of the slot; penstock makes it, and keeps it to `tables`."""
+    """Which tables, columns and rows the server sends. It must exist, unless `create_publication`
+    is set. Without a name penstock makes a publication (named as the default of `slot`), and keeps
+    it to `tables`."""
     create_publication: bool = False
-    """Create the publication if missing, for `tables`, or for all tables if there are none."""
+    """Make the publication if missing, for `tables`, or for all tables if none are listed."""
     tables: Names = ()
     """Narrows the publication to these `schema.table`s (a bare name is in `public`);
-    `schema.~PATTERN` are all tables of the schema whose name is matched. A publication that is not
-    penstock's still sends the others: to save that, narrow the publication itself."""
+    `schema.~PATTERN` means all tables of the schema whose whole name matches. Your own publication
+    still sends the other tables: to avoid that, narrow the publication."""
     start: Literal["slot", "snapshot"] = "slot"
-    """`slot`: resume where the slot is; a slot that is new begins now. `snapshot`: the same, and
-    once for each table a snapshot of its rows."""
+    """`slot`: resume at the slot's position; a new slot begins now. `snapshot`: the same, and a
+    snapshot of each table's rows once."""
     failover: bool = False
-    """Have standbys keep a copy of the slot (PostgreSQL 17 and later), so that it is there when
-    one of them is promoted."""
+    """Have standbys keep a copy of the slot (PostgreSQL 17 and later), so that a promoted standby
+    has the slot."""
     on_gap: Literal["fail", "continue", "resnapshot"] = "fail"
-    """When changes are lost (the slot is gone or was made anew, another history or server): stop
-    this backend and say so, or go on after the hole and say so; `resnapshot` then takes a snapshot
-    of every table."""
+    """When changes are lost (a slot that is gone or was made anew, another history or server),
+    penstock reports the gap. `fail` then stops this backend, `continue` reads on after the gap, and
+    `resnapshot` also takes a snapshot of every table."""
     tenant: str = "none"
-    """What fills the column `tenant`: `none`, `database`, or `field:<column>` of the row."""
+    """The value of the column `tenant`: `none`, `database`, or `field:<column>` of the row."""
     values: Literal["typed", "bridge", "text"] = "typed"
-    """How values of columns are written: each as its type; the same, but arrays as PostgreSQL's
-    text, and deleted rows with null for what they lack; all as PostgreSQL's text."""
+    """How penstock writes values of columns. `typed`: each as its type. `bridge`: the same, but
+    arrays as PostgreSQL's text, and null for missing columns of deleted rows. `text`: all as
+    PostgreSQL's text."""
     heartbeat: Duration | None = Field(None, gt=0)
-    """Seconds between heartbeats: a logical message, written into the WAL of a database that is
-    idle while others in the same cluster are not, so that the slot's `restart_lsn` moves too."""
+    """Seconds between two heartbeats. A heartbeat is a logical message in the WAL, so that the
+    slot's `restart_lsn` moves in a database that is idle while others in the same cluster are
+    not."""
     streaming: bool = True
-    """Take large transactions while they run (PostgreSQL 14 and later): they are then spilled
-    here and not at the server, and arrive sooner after their commit."""
+    """Receive large transactions while they run (PostgreSQL 14 and later). They arrive sooner after
+    their commit, and spill to penstock's disk instead of the server's."""
     memory: Size = Field(64 * 2**20, ge=0)
-    """Bytes of in-progress transactions that are held in memory, over all of them; what is more
-    goes to files in `spill`."""
+    """Bytes of memory for all in-progress transactions together; the rest goes to files in
+    `spill`."""
     spill: Path | None = None
     """Folder for in-progress transactions; default: the system's folder for temporary files."""
     page_size: Size = Field(256 * 2**10, ge=1)
-    """Bytes after which a page is cut: small enough to spread over tasks, large enough that a
-    page's own cost (about 30 us) does not count."""
+    """Bytes after which a page is cut: few enough to spread pages over tasks, enough that a page's
+    own cost (about 30 us) does not count."""
     page_rows: int = Field(2_000, ge=1)
     """Changes after which a page is cut."""
     page_wait: Duration = Field(0.003, ge=0)
-    """Seconds: when a transaction is over, a page is cut at once, but not more often than this, so
-    that a trickle of single rows does not make a page of each."""
+    """The least seconds between two pages. penstock cuts a page at the end of a transaction, but
+    not more often than this: a trickle of single rows then makes few pages."""
     connect_timeout: Duration = Field(10.0, ge=2)
     """Seconds for making a connection (libpq's least is two)."""
     silence: Duration = Field(30.0, gt=0)
-    """Seconds without one byte from the server, which is asked for a sign of life three times in
-    them, after which it counts as hung and the connection is made anew."""
+    """Seconds without a byte from the server, after which penstock connects anew. In this time
+    penstock asks the server three times for an answer."""
 
     @property
     def partition(self) -> PartitionId:

@@ -197,11 +197,11 @@ def refuse_foreign(slot: Slot) -> None:
         raise SettingsError(
             f"the slot {slot.name} belongs to the database {slot.database}",
             "postgres.slot-database",
-            hint="choose another `slot`: their names are shared by all databases of a server",
+            hint="choose another `slot`: all databases of a server share the names",
         )
     if slot.two_phase:
         raise SettingsError(
-            f"the slot {slot.name} was made with two_phase, whose transactions come unfinished",
+            f"the slot {slot.name} was made with two_phase, which sends unfinished transactions",
             "postgres.slot-two-phase",
             hint=f"let penstock make one: {drop}",
         )
@@ -251,6 +251,6 @@ def settle(connection: Any, slot: str) -> None:
             raise Unavailable(
                 f"the pipeline has not written what the source had {_PATIENCE:.0f} s ago",
                 "cli.behind",
-                hint="see /status: it may be behind; compare when it is not",
+                hint="see /status: the pipeline may be behind; compare when it is not",
             )
         time.sleep(_LOOK)

@@ -286,7 +286,7 @@ class PostgresSnapshot:
         slot = self._settings.slot
         if not self._ask("SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = %s", slot):
             raise Unavailable(
-                f"there is no slot {slot} yet, which changes after the snapshot would come from",
+                f"there is no slot {slot} yet: changes after the snapshot would be missing",
                 "postgres.slot-missing",
                 hint="start the pipeline first",
             )

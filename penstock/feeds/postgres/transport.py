@@ -184,7 +184,7 @@ class LibpqTransport:
             room = select.poll()  # `select` takes no descriptor above 1,023
             room.register(self._pgconn.socket, select.POLLOUT)
             if not room.poll(_SEND_TIMEOUT * 1000):
-                raise Unavailable("the server takes nothing from us", "postgres")
+                raise Unavailable("the server accepts no data", "postgres")
 
     def close(self) -> None:
         try:

@@ -225,8 +225,8 @@ def _memory(
             )  # fmt: skip
     elif window < USUAL_WINDOW and not is_widened(stream, settings):
         yield finding(
-            "warning", name, f"forgets message ids after {window:g} s: a replay that is later is "
-            "stored twice, except with delivery exactly-once",
+            "warning", name, f"keeps message ids for {window:g} s: a later replay is stored "
+            "twice, except with delivery exactly-once",
             f"nats stream edit {stream.name} --dupe-window 2m", code="jetstream.duplicate-window",
         )  # fmt: skip
 
@@ -248,16 +248,16 @@ def _limits(name: str, config: Mapping[str, Any]) -> Iterator[Finding]:
             full.append(caps.pop("max_msgs_per_subject"))
     if full:
         yield finding(
-            "warning", name, f"takes no more once it holds {' or '.join(full)}: the pipeline then "
-            "waits, and the source keeps its log", "watch its size, or raise the limit",
-            code="jetstream.stream-fills",
+            "warning", name, f"accepts no more messages once it holds {' or '.join(full)}: the "
+            "pipeline then waits, and the source keeps its log",
+            "watch its size, or raise the limit", code="jetstream.stream-fills",
         )  # fmt: skip
     gone = list(caps.values())
     if (age := config.get("max_age", 0)) > 0:
         gone.append(str(timedelta(microseconds=age // 1000)))
     if gone:
         yield finding(
-            "warning", name, f"keeps only {' and '.join(gone)}: a consumer that comes later misses "
+            "warning", name, f"keeps only {' and '.join(gone)}: a later consumer misses "
             "changes", "raise the limit to cover the longest outage of a consumer",
             code="jetstream.stream-forgets",
         )  # fmt: skip

@@ -175,7 +175,7 @@ class Session:
             return remembering(self.api, stream, self.settings)
         except SettingsError as error:
             self.chosen.reason += (
-                f"; {stream.name} forgets message ids after {stream.duplicate_window:g} s, and "
+                f"; {stream.name} keeps message ids for {stream.duplicate_window:g} s, and "
                 f"cannot be changed ({error.message}): nats stream edit {stream.name} "
                 "--dupe-window 2m"
             )

@@ -28,44 +28,45 @@ class JetStreamSettings(NatsSettings, MessageSettings):
 
     type: Literal["jetstream"] = "jetstream"
     stream: str = Field(default="CDC", pattern=r"^[^\s.*>/\\]+$")
-    """The stream, which is made if it is missing."""
+    """The stream; made if missing."""
     subject: str = "cdc.{collection}.{operation}"
-    """The subject of a message, with the names of its columns in braces."""
+    """The subject of a message, with names of the change's columns in braces."""
     letter_source: bool | None = None
-    """Whether the dead letter of a change that cannot be read has the source's bytes of the row.
-    Default: unless there is a `transform`, no statement of which has seen them."""
+    """Whether the dead letter of a change that cannot be read has the source's bytes of the row,
+    which no statement of `transform` has seen. Default: false with a `transform`, else true."""
     events: str = Field(default="PENSTOCK_EVENTS", pattern=r"^[^\s.*>/\\]+$")
-    """The stream of news about the pipeline itself: gaps."""
+    """The stream of events of the pipeline itself: gaps."""
     dictionaries: bool = False
-    """Whether bodies are compressed by their tables' dictionaries."""
+    """Whether the sink compresses bodies with their tables' dictionaries."""
     delivery: Delivery = "auto"
-    """Each change is stored once (`exactly-once`), or found to be there already by its id for
-    `duplicate_window` (`deduplicated`), or may be there again (`at-least-once`); `auto`: the first
-    that the server and the stream allow."""
+    """`exactly-once`: each change is stored once. `deduplicated`: for `duplicate_window` the server
+    drops a repeated change by its id. `at-least-once`: changes may be repeated. `auto`: the first
+    of these that the server and the stream allow."""
     durability: Durability = "default"
     """`fsync`: start only if the server writes to the disk before it acknowledges."""
     monitoring: str | None = None
-    """`http://host:8222` of each server of the stream, by commas: who is asked for that."""
+    """`http://host:8222` of each server of the stream, with commas. The sink asks there whether the
+    servers sync each message."""
     assume_synced: bool = False
-    """The operator's word, where no monitoring can be asked."""
+    """Your declaration that the servers do, if the sink can ask no monitoring endpoint."""
     replicas: int = Field(default=1, ge=1, le=5)
-    """Of a stream that we make: servers that keep it."""
+    """Replicas of a stream that the sink makes."""
     storage: Literal["file", "memory"] = "file"
-    """Of a stream that we make: where they keep it."""
+    """Storage of a stream that the sink makes."""
     retention: Literal["limits", "interest"] = "limits"
-    """Of a stream that we make; `interest`: a message goes when every consumer has acknowledged
-    it."""
+    """Retention of a stream that the sink makes. `interest`: the server removes a message when
+    every consumer has acknowledged it."""
     max_age: Duration = Field(default=0.0, ge=0)
-    """Of a stream that we make: seconds that a message is kept; 0: for ever."""
+    """Seconds that a stream that the sink makes keeps a message; 0: for ever."""
     max_bytes: Size = Field(default=0, ge=0)
-    """Of a stream that we make: its bytes; 0: no limit."""
+    """Most bytes of a stream that the sink makes; 0: no limit."""
     duplicate_window: Duration | None = Field(default=None, ge=LEAST_WINDOW)
-    """Of a stream that we make: seconds for which the server keeps message ids, at some 190 bytes
-    each. Default: two minutes, and 0.1 s where delivery is exactly-once, which needs none."""
+    """Seconds that a stream that the sink makes keeps message ids, at some 190 bytes each. Default:
+    two minutes, and 0.1 s for exactly-once delivery, which needs none."""
     window: int = Field(default=8000, ge=1)
-    """Messages in flight; exactly-once has 4 batches."""
+    """Most messages in flight; exactly-once has 4 batches in flight."""
     window_bytes: Size = Field(default=8 * 1024 * 1024, ge=1)
-    """Bytes in flight."""
+    """Most bytes in flight."""
 
     @field_validator("subject")
     @classmethod

@@ -14,13 +14,13 @@ Packing = Literal["change", "batch"]
 
 
 class TraceparentSettings(Settings):
-    """Where the source says of which trace a change is; both empty: nowhere."""
+    """Where the source names the trace of a change; both empty: nowhere."""
 
     message: str = ""
-    """The prefix of the logical message of PostgreSQL that holds it, for the changes of its
-    transaction after it."""
+    """The prefix of PostgreSQL's logical message that names it, for the changes after the message
+    in its transaction."""
     field: str = ""
-    """The column or field of a row that holds it, for that row's change."""
+    """The column or field of a row that names it, for that row's change."""
 
     def __bool__(self) -> bool:
         return bool(self.message or self.field)
@@ -30,18 +30,18 @@ class MessageSettings(SinkSettings):
     """What the shelf understands for a sink of messages."""
 
     encoding: Encoding = "msgpack"
-    """How a body is written."""
+    """The encoding of a body."""
     layout: str = "penstock"
-    """What a body looks like: `penstock`, `bridge`, `debezium`, `puller`, `cloudevents`, or a
+    """The fields of a body: `penstock`, `bridge`, `debezium`, `puller`, `cloudevents`, or a
     plug-in."""
     messages: Packing = "change"
-    """What a message is: a change, or a batch of several of one kind."""
+    """Whether a message has one change, or a batch of several of one kind."""
     compression: Literal["none", "zstd"] = "none"
-    """Of bodies that become smaller by it."""
+    """The compression of bodies that become smaller by it."""
     traceparent: TraceparentSettings = TraceparentSettings()
-    """What becomes the header `traceparent`."""
+    """The source of the header `traceparent`."""
     connector: str = ""
-    """What Debezium calls the source (`source.connector`); `penstock run` sets it by the feed."""
+    """Debezium's name for the source (`source.connector`); `penstock run` sets it by the feed."""
 
     @model_validator(mode="after")
     def _body(self) -> "MessageSettings":

@@ -164,7 +164,7 @@ class Quarantine(Generic[T]):
             raise Rejected(
                 f"the change at {place} of {values['partition']} cannot be published: {what}",
                 "poison.poison",
-                hint="on_error: dead-letter or suspend would set it aside",
+                hint="on_error: dead-letter or suspend sets such a change aside",
             )
         return found
 

@@ -106,7 +106,7 @@ def find_suspended(known: Mapping[K, Mapping[str, Any]], backend: str | None, ta
         raise SettingsError(
             f"several backends have a suspended table {table}: {names}",
             "poison",
-            hint="say --backend",
+            hint="give --backend",
         )
     whose = f" of the backend {backend}" if backend else ""
     names = ", ".join(sorted(each["table"] for each in suspended.values()))

@@ -21,11 +21,11 @@ class PostgresSinkSettings(TableSinkSettings):
     connection: PostgresUrl = Field(min_length=1)
     """`postgresql://user:password@host:port/database?key=value`, as libpq reads it."""
     schema: str = Field(default="public", min_length=1)  # type: ignore[assignment]
-    """Where targets are that name no schema."""
+    """The schema of targets that name none."""
     ledger: str = Field(default="penstock", min_length=1)
-    """The schema with what is known of each table: its place, its state, its dead letters."""
+    """The schema with the place, the state and the dead letters of each table."""
     history: HistoryColumns = HistoryColumns()
-    """What the columns are called that tables of the type `history` have besides."""
+    """The names of the additional columns of tables of the type `history`."""
     replica_role: bool = False
     """Set `session_replication_role`, so that triggers and foreign keys of targets do not run."""
 

@@ -18,9 +18,9 @@ class SqliteSinkSettings(TableSinkSettings):
 
     type: Literal["sqlite"] = "sqlite"
     file: Path
-    """The file, which is made if it is missing; its folder must exist."""
+    """The file; made if missing. Its folder must exist."""
     workers: int = 1
-    """SQLite has one writer."""
+    """Always 1, because a SQLite file has one writer."""
 
     def database(self) -> SqliteDatabase:
         return SqliteDatabase(self.file)

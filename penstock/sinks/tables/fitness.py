@@ -90,8 +90,8 @@ def taken(
     )
     if clash := sorted(names & own):
         yield SettingsError(
-            f"the source's columns {', '.join(clash)} are called as values that penstock has beside"
-            " them (for `set` and `filter`, or to make versions)",
+            f"the source's columns {', '.join(clash)} have names of values that penstock adds"
+            " (for `set` and `filter`, or to make versions)",
             "tables.name-taken",
             hint="rename them at the source, or leave them out of its publication",
         )

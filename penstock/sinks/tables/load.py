@@ -105,9 +105,9 @@ class LedgerLoad:
                 raise BeginAnew
             else:
                 raise SettingsError(
-                    f"{self.name}: {_source(point)} cannot be loaded beside other partitions",
+                    f"{self.name}: {_source(point)} cannot be loaded with other partitions",
                     "tables.partitions-unfit",
-                    hint="give it a primary key, and no `existing: keep`, or map it apart",
+                    hint="give it a primary key, and no `existing: keep`, or a target of its own",
                 )
             texts = [orjson.dumps(part).decode() for part in parts]
             ledger.plan(row.id, _source(point), point.identity, texts)
@@ -317,10 +317,10 @@ class LedgerLoad:
                 return
         names = " and ".join(sorted(each.name for each in tables.values()))
         raise Unavailable(
-            f"{names} refer to each other: their rows do not come out yet",
+            f"{names} refer to each other: their rows cannot be stored yet",
             "tables",
-            hint="one of the foreign keys has to be DEFERRABLE INITIALLY DEFERRED, and what"
-            " rows refer to has to come; or set `sink.replica_role`, which leaves them out",
+            hint="make one of the foreign keys DEFERRABLE INITIALLY DEFERRED, and let the"
+            " referenced rows arrive; or set `sink.replica_role`, which ignores foreign keys",
         )
 
     def wait(self, error: PenstockError) -> None:

@@ -103,8 +103,8 @@ class TableLetters:
                 raise Rejected(
                     f"{table.target} has, or had, a later row: the dead letter {kept.id} is older",
                     "tables.letter-outdated",
-                    hint="`penstock verify` with --repair gives the row what the source has;"
-                    " replay it with --force where it is to be applied all the same",
+                    hint="`penstock verify` with --repair gives the row the source's values;"
+                    " --force applies the letter all the same",
                 )
             staged = table.staged(cursor, self._database, relation, 0, lines_are="letters")
             staged.make(cursor)

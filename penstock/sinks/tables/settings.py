@@ -32,22 +32,23 @@ class TableOptions(Settings):
     target: str = ""
     """`schema.table` or `table`; default: the source's name, in the sink's `schema`."""
     columns: tuple[str, ...] | None = None
-    """The columns that are written; default: all that the target has, too."""
+    """The columns that penstock writes; default: all that both the source and the target have."""
     filter: str = ""
-    """SQL over the source's columns: rows for which it is not true are not in the target."""
+    """SQL over the source's columns: the target has only rows for which it is true."""
     set: dict[str, str] = Field(default_factory=dict)
-    """Column of the target -> SQL over the source's columns; only these are written then."""
+    """Column of the target -> SQL over the source's columns; penstock then writes only these."""
     partitions: str = ""
-    """A regular expression over names in the source's schema: all go into this one target."""
+    """A regular expression: all tables of the schema whose whole name matches go into one
+    target."""
     existing: Literal["refuse", "keep", "replace"] = "refuse"
-    """Rows of the source that are there before the first load: it waits, adds to them (by their
-    key), or replaces them."""
+    """Rows of the source that the target has before the first load. `refuse`: the table waits;
+    `keep`: the load adds to them (by key); `replace`: the load replaces them."""
     create: bool = False
-    """Make the target, with the source's columns and key, if it is missing."""
+    """Make a missing target, with the source's columns and key."""
     schema_changes: SchemaChanges | None = None
-    """What happens where the source's columns change: the target follows (`add`), keeps its own
-    (`ignore`), or the table waits for an operator (`ask`). Default: `add` for a target that
-    penstock made, else `ignore`."""
+    """When the source's columns change: the target follows (`add`), stays as it is (`ignore`), or
+    the table waits for an operator (`ask`). Default: `add` for a target that penstock made, else
+    `ignore`."""
 
     @field_validator("partitions")
     @classmethod
@@ -65,7 +66,7 @@ class MapEntry(Settings):
     backend: str
     """The backend's name."""
     tables: dict[str, TableOptions] = Field(default_factory=dict)
-    """Its tables, and how each is written."""
+    """The backend's tables, and how each is written."""
 
     @field_validator("tables", mode="before")
     @classmethod
@@ -79,9 +80,9 @@ class CommitSettings(Settings):
     """When a worker commits: whichever is reached first."""
 
     rows: int = Field(default=20_000, ge=1)
-    """Changes of one commit."""
+    """Changes after which a worker commits."""
     wait: Duration = Field(default=0.2, ge=0)
-    """Seconds that a change may wait for more."""
+    """Seconds that a change may wait for more changes."""
 
 
 class MappedTable(Settings):
@@ -150,20 +151,21 @@ class TableSinkSettings(Settings):
     type: str
     """The kind of sink."""
     map_file: str = ""
-    """The path of `map: sqlite:///FILE`; `map` is then what the file says, as it was read last."""
+    """The path of `map: sqlite:///FILE`; `map` is then the file's content at the last read."""
     map: tuple[MapEntry, ...] = ()
     """The tables of each backend, and how they are written."""
     workers: int = Field(default=2, ge=1, le=64)
-    """Connections that apply changes; tables are divided among them by their target's name, those
-    that foreign keys tie together."""
+    """Connections that apply changes. The target's name decides which worker has a table; targets
+    that foreign keys tie share one."""
     commit: CommitSettings = CommitSettings()
     sid_column: str = Field(default=SID, min_length=1)
-    """What targets call their column for the source's name, where they have one."""
+    """The name of the column for the source's name, in targets that have such a column."""
 
     initial: bool = False
-    """Whether changes of a table wait until its rows were loaded; `penstock run` says."""
+    """Whether changes of a table wait until its rows are loaded; `penstock run` sets it."""
     on_error: OnError = "stop"
-    """What becomes of a change that cannot be stored; `penstock run` has one for each backend."""
+    """What happens to a change that cannot be stored; with `penstock run` each backend has its
+    own."""
 
     @model_validator(mode="before")
     @classmethod
@@ -231,9 +233,9 @@ class DatabaseSinkSettings(TableSinkSettings):
     """What a pipeline file may say about a database of your own: see `table_sink`."""
 
     url: Secret
-    """Of the database, as mirrors have it."""
+    """The database's URL, in the form that mirrors use."""
     schema: str = Field(default="main", min_length=1)  # type: ignore[assignment]
-    """Where targets are that name no schema."""
+    """The schema of targets that name none."""
 
     def database(self) -> TableDatabase:
         found: TableDatabase = plugin("sinks", self.type).database(self.url.get_secret_value())

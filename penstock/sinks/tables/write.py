@@ -307,7 +307,7 @@ class TableWrite:
             first = letters[0]
             raise Rejected(
                 f"the change at {first.position} of {first.partition} cannot be read:"
-                f" {first.error}", "tables", hint="on_error: dead-letter would set it aside",
+                f" {first.error}", "tables", hint="on_error: dead-letter sets such a change aside",
             )  # fmt: skip
         self._retried(self._keep, letters)
         self._progress.report({"dead_letters": dict(Counter(each.reason for each in letters))})

@@ -94,7 +94,7 @@ def test_a_wal_sender_that_hangs_is_noticed(own: Database) -> None:
     try:
         reader.following.keep_alive()
         error = _until_unavailable(reader)
-        assert "said nothing" in str(error)
+        assert "sent nothing" in str(error)
         assert time.monotonic() - began > 1.4, "as long as the server may be silent"
     finally:
         os.kill(pid, signal.SIGCONT)

@@ -264,7 +264,7 @@ def login(**user: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"password": "an0ther"}, "refuses our credentials"),
+        ({"password": "an0ther"}, "refuses the credentials"),
         ({"permissions": {"publish": ["$JS.API.>"]}}, "denies what penstock needs"),
     ],
     ids=["password", "permission"],

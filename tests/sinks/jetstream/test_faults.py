@@ -207,8 +207,8 @@ def of(user: str, server: Nats, password: str = SECRET) -> str:
 @pytest.mark.parametrize(
     ("user", "password", "says"),
     [
-        ("writer", "wr0ng-one", "refuses our credentials"),
-        ("nobody", "wr0ng-one", "refuses our credentials"),
+        ("writer", "wr0ng-one", "refuses the credentials"),
+        ("nobody", "wr0ng-one", "refuses the credentials"),
         ("mute", SECRET, "denies what penstock needs"),
         ("deaf", SECRET, "denies what penstock needs"),
         ("reader", SECRET, "denies what penstock needs"),

@@ -335,5 +335,5 @@ class Atomic(Publisher):
         refusals.row += 1
         if refusals.row > _PATIENCE:
             raise Unavailable(
-                f"{self._stream} refuses our batches again and again: {error}", "jetstream"
+                f"{self._stream} refuses batches again and again: {error}", "jetstream"
             )

@@ -248,7 +248,9 @@ class Individual(Publisher):
                     self._refused.add(number)
                     continue
                 if status_of(headers) == 503:
-                    raise Unavailable("no stream takes our subjects now", "jetstream.no-stream")
+                    raise Unavailable(
+                        "no stream takes the sink's subjects now", "jetstream.no-stream"
+                    )
                 if payload:
                     self._refuse(orjson.loads(payload)["error"])
             if b'"duplicate"' in payload:

@@ -115,8 +115,8 @@ class OtherSource(SettingsError):
 
 def other_source(what: str, origin: Origin, why: str) -> OtherSource:
     return OtherSource(
-        f"{what} is of another source that is called {origin.backend}/{origin.partition}, too:"
-        f" {why}, and its changes would be taken for ours",
+        f"{what} is of another source that is also named {origin.backend}/{origin.partition}:"
+        f" {why}, and its changes would be taken for those of this source",
         "jetstream.other-source",
         hint="give one of the two pipelines another name of its backend, or a stream of its"
         " own; if the source was replaced, remove what the stream has of it",
@@ -213,8 +213,8 @@ class StoredPlaces:
         """The error for a shard that is where nothing of ours put it; says who may write there."""
         owners = instances(self.api, self._stream) if self.api is not None else ""
         return LeaseLost(
-            f"the shard of {origin.partition} in {self._stream} is at {place}, and we left it at "
-            f"{self.stored.get(origin)}: another writer uses it, or it was rolled back"
+            f"the shard of {origin.partition} in {self._stream} is at {place}, and penstock left "
+            f"it at {self.stored.get(origin)}: another writer uses it, or it was rolled back"
             + (f" (instances that have its lease: {owners})" if owners else ""),
             "jetstream",
             hint="one pipeline owns a partition; start again from what is stored",

@@ -52,7 +52,7 @@ def test_changes_of_another_source_are_never_taken_for_stored_ones(
     first = marked(one, 100)
     assert sink(**settings).write([first], ignore).published == 5
     for commit in (1, 200):
-        with pytest.raises(SettingsError, match="another source that is called") as raised:
+        with pytest.raises(SettingsError, match="another source that is also named") as raised:
             sink(**settings).write([marked(other, commit)], ignore)
         assert raised.value.code == "jetstream.other-source"
         assert "another name of its backend" in raised.value.hint
@@ -102,7 +102,7 @@ def test_a_message_id_of_another_source_is_never_taken_for_ours(
     first = marked(one, 100)
     assert sink(**settings).write([first], ignore).published == 5
     for before in ([], [marked(other, 99)]):
-        with pytest.raises(SettingsError, match="another source that is called") as raised:
+        with pytest.raises(SettingsError, match="another source that is also named") as raised:
             sink(**settings).write([*before, marked(other, 100)], ignore)
         assert raised.value.code == "jetstream.other-source"
     found = sink(**settings).write([first], ignore)
