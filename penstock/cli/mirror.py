@@ -62,9 +62,8 @@ def command(
     """Keep copies of tables: take snapshots of them, load these, and apply the changes.
 
     With a pipeline FILE, the file names the server, the login and the stream of the snapshots,
-    unless an option overrides it,and the tables are those that the pipeline publishes. With a
-    NATS_URL they
-    are all tables that are published there.
+    unless an option overrides it, and the tables are those that the pipeline publishes. With a
+    NATS_URL they are all tables that are published there.
 
     The pipeline must run while a table is loaded for the first time. A mirror that is started again
     continues after its last change. The messages name their encoding and layout. Ends with Ctrl-C
