@@ -61,8 +61,8 @@ _STANDS = Remedy(
     "Remove the cause. The backend goes on by itself, or at once with: penstock retry.",
     "reference/operations/#a-backend-that-fails", "retry",
 )  # fmt: skip
-_AWAY = Remedy("Verify its server and the network; penstock retries.", _STANDS.see)
-_STARTS = Remedy("penstock continues by itself; if not, see the log.", _STANDS.see)
+_AWAY = Remedy("Verify its server and the network; retries are automatic.", _STANDS.see)
+_STARTS = Remedy("The pipeline continues by itself; if not, see the log.", _STANDS.see)
 # Of a start that takes no longer than starts do.
 STARTING = Remedy(f"The start may take {_STARTING:.0f} s.", _STANDS.see)
 _PAUSED = Remedy("To go on: penstock resume.", "reference/operations/#actions", "resume")
