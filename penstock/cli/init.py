@@ -33,12 +33,10 @@ sink:
 # The dashboard: http://127.0.0.1:9090/ui/. Its buttons, and clients on other hosts, need a token.
 # ops:
 #   token: ${{OPS_TOKEN}}
-{snapshot}# The folder of positions and dead letters; for several machines see `positions`.
-# state: ./penstock-state
-"""
-_SNAPSHOT = """\
 # A snapshot of the existing rows, once at the first start.
 # snapshot: initial
+# The folder of positions and dead letters; for several machines see `positions`.
+# state: ./penstock-state
 """
 NAME = "shop"
 _VALUES = {
@@ -130,7 +128,6 @@ def pipeline_file(source: str, name: str = NAME) -> str:
         source="\n    ".join(_keys(model, {"name": "default", "type": source, **values})),
         name=name,
         stream=name.upper(),
-        snapshot="" if source == "cosmos" else _SNAPSHOT,
         subject="{collection}"
         if source in ("postgres", "mongodb")
         else "{source_partition}.{collection}",
