@@ -80,8 +80,8 @@ def test_the_sockets_exceptions_are_unavailable() -> None:
         ("53400", "all replication slots are in use", SettingsError, "max_replication_slots"),
         ("53300", "sorry, too many clients already", Unavailable, "max_connections"),
         ("53300", "exceeds max_wal_senders", Unavailable, "max_wal_senders"),
-        ("57P01", "terminating connection", Unavailable, "again"),
-        ("57P03", "the database system is starting up", Unavailable, "again"),
+        ("57P01", "terminating connection", Unavailable, "retries"),
+        ("57P03", "the database system is starting up", Unavailable, "retries"),
         ("57014", "canceling statement due to statement timeout", Unavailable, "too long"),
         ("XX000", "could not map filenumber", Unavailable, "log"),
         ("99999", "never seen", SettingsError, "report"),
@@ -89,7 +89,7 @@ def test_the_sockets_exceptions_are_unavailable() -> None:
         (None, 'FATAL:  role "nobody" does not exist', SettingsError, "user"),
         (None, "FATAL:  password authentication failed for user", SettingsError, "password"),
         (None, "FATAL:  Umwandlung zwischen UTF8 und MULE_INTERNAL", SettingsError, "pg_dump"),
-        (None, "anything else", Unavailable, "again"),
+        (None, "anything else", Unavailable, "retries"),
     ],
 )
 def test_what_the_server_says_decides_the_kind_and_the_remedy(
