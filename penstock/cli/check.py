@@ -22,11 +22,10 @@ from penstock.config import Backend, Deployment, Pipeline, secrets_of
 from penstock.feeds import Feed, HasSources
 from penstock.model.errors import PenstockError
 from penstock.model.finding import Finding, Level, failed, finding
-from penstock.model.position import Bookmarks, PartitionId
+from penstock.model.position import ROWS, Bookmarks, PartitionId
 from penstock.model.problems import blot
 from penstock.sinks.loading import LoadsTables
 from penstock.snapshots.retention import check_snapshots
-from penstock.tables.ledger_rows import ROWS
 
 _LARGER = (
     "raise max_payload in the nats-server's configuration (64MB at most), and the stream's"

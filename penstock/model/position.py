@@ -13,6 +13,9 @@ from typing import Any, NamedTuple, NewType
 from penstock.model.errors import Malformed
 
 PartitionId = NewType("PartitionId", str)
+# In place of a partition: rows of a load that are of all partitions of a table together, which hold
+# their changes meanwhile. No source is called so.
+ROWS = PartitionId("*/rows")
 
 # What a feed stores beside a place, plain JSON of its own: a resume token, a continuation, which
 # history of which server the place belongs to.

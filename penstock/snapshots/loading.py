@@ -24,14 +24,13 @@ from penstock.feeds import Feed, HasSources
 from penstock.leases.gaps import Gaps, losses, to_mend
 from penstock.model.change import OnError
 from penstock.model.errors import LeaseLost, PenstockError, SettingsError, Unavailable
-from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place, Position
+from penstock.model.position import ROWS, Bookmark, Bookmarks, PartitionId, Place, Position
 from penstock.model.table_schema import TableSchema
 from penstock.sinks import Progress, ReportsPositions, went_back
 from penstock.sinks.loading import LoadsTables, Part, RowWriter, TableLoad
 from penstock.snapshots.catalogues import Catalogues, LeftOut, Source
 from penstock.snapshots.job import Job, PipelineState, RunControl, RunEvent, SnapshotPace
 from penstock.snapshots.reading import SnapshotPoint, SnapshotStore, TableReader, lines_of
-from penstock.tables.ledger_rows import ROWS
 from penstock.tables.sqlstates import TRIES, Recurring
 
 _RANGE = 64  # times the size of a chunk, about, that a range has

@@ -8,11 +8,10 @@ from typing import Any
 
 import orjson
 
-from penstock.model.position import Place
+from penstock.model.position import ROWS, Place
 from penstock.tables.drift import KnownColumns
 from penstock.tables.ledger_rows import (
     ROW,
-    ROWS,
     LedgerRow,
     LoadPart,
     SourceRecord,

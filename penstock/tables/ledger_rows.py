@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from penstock.model.errors import PenstockError, Unavailable
-from penstock.model.position import PartitionId, Place
+from penstock.model.position import Place
 from penstock.tables.drift import KnownColumns
 from penstock.tables.lines import LineChange
 from penstock.tables.states import (
@@ -18,10 +18,6 @@ from penstock.tables.states import (
     TableState,
     cause_of,
 )
-
-# Whose row of the ledger a load is of, where rows are of all partitions of a table together: those
-# of its partitions hold their changes meanwhile. No source is called so.
-ROWS = PartitionId("*/rows")
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,7 @@ def test_health_that_turns_and_turns_back_is_news(world: World) -> None:
     (bad,) = world.looks(60)
     assert (bad.kind, bad.level, bad.title) == ("health", "error", "health is unhealthy")
     (line,) = bad.lines
-    assert line.startswith("backend a: stands still: the slot is gone. Remove the cause;")
+    assert line.startswith("backend a: stands still: the slot is gone. Remove the cause.")
     assert "https://" in line
     world.block("")
     (good,) = world.looks(1)

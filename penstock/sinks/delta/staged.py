@@ -20,13 +20,12 @@ import pyarrow.compute as pc
 from psycopg import sql
 
 from penstock.model.errors import PenstockError, Rejected, SettingsError
-from penstock.model.position import Place
+from penstock.model.position import ROWS, Place
 from penstock.sinks.delta import lake
 from penstock.sinks.delta.kinds import OnMisfit, is_box_array, kind_of
 from penstock.sinks.delta.lake import DeltaCommit, DeltaLayout
 from penstock.sinks.delta.rows import GONE, FoldedRows, ReadRows, log_rows, read_rows
 from penstock.tables.fold import LINES, Move
-from penstock.tables.ledger_rows import ROWS
 from penstock.tables.lines import LineChange, RelationColumn, SourceRelation
 from penstock.tables.staged import Destination, RowMapping, StagedRows
 from penstock.typed.columns import COLUMNS

@@ -16,7 +16,7 @@ import orjson
 
 from penstock.model.change import OnError
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
-from penstock.model.position import PartitionId, Place
+from penstock.model.position import ROWS, PartitionId, Place
 from penstock.sinks import Progress, ignore
 from penstock.sinks.loading import Part, RowsPoint
 from penstock.sinks.tables.apply import Applied, Applier
@@ -27,7 +27,7 @@ from penstock.sinks.tables.source_table import BeginAnew, SourceTable, Stretch, 
 from penstock.sinks.tables.table_map import TableMap
 from penstock.sinks.tables.tied import Parts, halved, may_depend
 from penstock.tables.ledger import TargetLedger
-from penstock.tables.ledger_rows import ROWS, LedgerRow, TableRecord
+from penstock.tables.ledger_rows import LedgerRow, TableRecord
 from penstock.tables.lines import NOTHING, LineChange
 from penstock.tables.references import Dangling, References
 from penstock.tables.staged import StagedRows

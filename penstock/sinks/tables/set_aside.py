@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from penstock.model.errors import Rejected, SettingsError
+from penstock.model.position import ROWS
 from penstock.sinks import Decode
 from penstock.sinks.poison.dead_letter import Letter
 from penstock.sinks.poison.stored_letters import StoredLetter, find_letter, find_suspended
@@ -22,7 +23,6 @@ from penstock.sinks.tables.source_table import BY_HAND, SourceTable
 from penstock.sinks.tables.table_map import TableMap
 from penstock.tables.database import HeldConnection, TableDatabase
 from penstock.tables.ledger import TargetLedger
-from penstock.tables.ledger_rows import ROWS
 from penstock.tables.lines import SourceRelation, changes_of
 from penstock.tables.states import WAITING, SuspendedByHand, TableEvent
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from penstock.model.errors import PenstockError, SettingsError
 from penstock.model.finding import Finding
-from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place
+from penstock.model.position import ROWS, Bookmark, Bookmarks, PartitionId, Place
 from penstock.model.table_schema import TableSchema
 from penstock.sinks import Progress, Receipt, Record, SinkPlugin
 from penstock.sinks.tables.catalogue import compare
@@ -25,7 +25,7 @@ from penstock.sinks.tables.table_map import TableMap
 from penstock.sinks.tables.write import TableWrite
 from penstock.tables.database import HeldConnection, TableDatabase
 from penstock.tables.ledger import TargetLedger
-from penstock.tables.ledger_rows import ROWS, SourceRecord, TableRecord
+from penstock.tables.ledger_rows import SourceRecord, TableRecord
 
 _NOWHERE = Place("", -1)
 

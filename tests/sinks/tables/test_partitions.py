@@ -8,10 +8,10 @@ import pytest
 
 from penstock.config.load import build_pipeline
 from penstock.model.errors import SettingsError
-from penstock.model.position import PartitionId
+from penstock.model.position import ROWS, PartitionId
 from penstock.model.table_schema import TableSchema
 from penstock.snapshots.loading import TableLoad
-from penstock.tables.ledger_rows import ROWS, LedgerRow
+from penstock.tables.ledger_rows import LedgerRow
 from penstock.tables.states import TableEvent
 
 
