@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, NewType
 from penstock.model.errors import Malformed
 
 PartitionId = NewType("PartitionId", str)
-# In place of a partition: rows of a load that are of all partitions of a table together, which hold
-# their changes meanwhile. No source is called so.
+# The partition of a load whose rows belong to all partitions of a table together. Those hold their
+# changes until the load has ended. No source has this name.
 ROWS = PartitionId("*/rows")
 
 # What a feed stores beside a place, plain JSON of its own: a resume token, a continuation, which

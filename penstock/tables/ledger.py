@@ -165,8 +165,8 @@ class TargetLedger(LedgerTables):
             for row in rows
         ]
 
-    def sizes(self) -> Mapping[str, Mapping[str, Any]]:
-        """By target, see `LoadsTables.size`: after the last commit of ours; of no others."""
+    def sizes(self, *targets: str) -> Mapping[str, Mapping[str, Any]]:
+        """By target (all, or these), see `LoadsTables.size`: after our last commit."""
         return {}
 
     def lock(self, ids: Iterable[int]) -> Mapping[int, LedgerRow]:

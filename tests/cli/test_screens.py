@@ -108,6 +108,11 @@ def test_history_is_told_as_the_source_bounds_it(served: Served) -> None:
     assert history() == "3.2 GB"
 
 
+def test_no_more_is_stored_than_was_read(served: Served) -> None:
+    served.board.post("memory", SinkReport(acknowledged=99_999_999))
+    assert drawn(SCREENS["overview"](view(served, 120)), 120).count("99,999,999") == 2
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_an_overview_has_the_reasons_the_numbers_and_the_curves(width: int, served: Served) -> None:
     lines = drawn(SCREENS["overview"](view(served, width)), width).splitlines()

@@ -110,8 +110,8 @@ class PageTimer:
         self._cut_at, self._was_small = now, rows <= _SMALL
 
     def rest(self, now: float) -> float:
-        """Seconds in which nothing need be looked at: what comes in them waits all the same. None
-        after a larger page, when more may come than the connection holds."""
+        """Seconds until the socket need be read again, because no page is cut before. 0 after a
+        larger page: a backlog may fill the connection's buffer."""
         return max(0.0, self._cut_at + self._spacing - now) if self._was_small else 0.0
 
     def due_in(self, now: float, *, holds: bool, between: bool) -> float:

@@ -71,7 +71,7 @@ class PostgresFollowing(Following):
         self._settings, self._begin, self._memory = settings, begin, memory
         self._connected = True  # until the first error, or `close`; never again
         self._pages = 0  # given so far: with the log's end, a text that changes with every event
-        # Looks at the wire in a row that brought bytes; below 0: that did not.
+        # Reads of the socket in a row that brought bytes; negative: that brought none.
         self._flow = 0
         self._silence = _Silence(settings.silence, now)
         # When a page is cut.
@@ -138,7 +138,7 @@ class PostgresFollowing(Following):
                     time.sleep(self._patience(due, len(data)))
             elif framer.holds and framer.between:
                 time.sleep(due)  # a trickle of single rows gathers, too
-                if data := self._transport.receive():  # these rows need not wait for the next page
+                if data := self._transport.receive():  # what came meanwhile
                     self._silence.heard(now)
                     framer.feed(data)
                     continue
@@ -150,7 +150,7 @@ class PostgresFollowing(Following):
             self._flow = max(self._flow, 0) + 1 if data else min(self._flow, 0) - 1
 
     def _wait(self, now: float, deadline: float) -> None:
-        """For bytes; not to be woken for each row."""
+        """Waits for bytes, without a wake-up for each row."""
         pause = self._page_timer.rest(now)
         if not self._framer.between and self._flow > -_BACKLOG:
             pause = _PATIENCE / 2

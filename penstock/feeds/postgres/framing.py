@@ -142,7 +142,7 @@ class Framer:
             return
         self._position = run.position
         if run.keepalives:
-            self._progress.kept_alive(run.keepalives, asked=run.asked, clock=run.clock)
+            self._progress.count_keepalives(run.keepalives, asked=run.asked, clock=run.clock)
         if run.before_lsn:
             self._progress.committed(None, run.before_lsn)
         if not run.rows:
@@ -194,7 +194,7 @@ class Framer:
                 end, sent, asked = _KEEPALIVE.unpack_from(piece, 6)
                 clock = from_pg_time(sent) / 1e6
                 self._progress.keepalive(end, asked=bool(asked), clock=clock)
-                self.collector.keep(piece)  # decoders pass it
+                self.collector.keep(piece)  # decoders skip it
                 return []
             raise Malformed(
                 f"a CopyData of {len(piece)} bytes is no replication message", "postgres"

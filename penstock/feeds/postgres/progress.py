@@ -107,13 +107,13 @@ class LogProgress:
 
     def keepalive(self, end: int, *, asked: bool, clock: float | None = None) -> None:
         """The server has sent everything that committed before `end`; `asked` for an answer."""
-        self.kept_alive(1, asked=asked, clock=clock)
+        self.count_keepalives(1, asked=asked, clock=clock)
         self.received = max(self.received, end)
         if self._open is None:
             self._note_end(end)
 
-    def kept_alive(self, count: int, *, asked: bool, clock: float | None) -> None:
-        """So many keepalives came, whose ends `committed` knows."""
+    def count_keepalives(self, count: int, *, asked: bool, clock: float | None) -> None:
+        """Counts keepalives whose ends go to `committed`."""
         self.keepalives += count
         self.clock = clock
         self._asked = self._asked or asked

@@ -99,9 +99,9 @@ class Run:
     """Whole transactions, one after the other, with `rows` changes; none has anything else. They
     end at `position` of what was walked over, and the last of them at `end_lsn`; those that came
     first and had no rows at `before_lsn`, or 0. With rows: the first begins at `first_row`, in the
-    transaction `first`; `count` is of transactions with any. Cursors begin with `era`. Of the
-    `keepalives` between them, which end what comes before them, one may have `asked` for an answer;
-    the last was sent at `clock` (seconds since 1970)."""
+    transaction `first`; `count` is of transactions with any. Cursors begin with `era`.
+    `keepalives`: how many came between them; their ends are in `end_lsn`, or `before_lsn`. `asked`:
+    one of them wants an answer. `clock`: when the last was sent, seconds since 1970."""
 
     __slots__ = (
         "_ends", "_era", "asked", "before_lsn", "clock", "count", "end_lsn", "first", "first_row",

@@ -20,6 +20,7 @@ from penstock.sinks.delta.staged import (
     DAY,
     OF_LOG,
     DeltaStagedRows,
+    app_of,
     own_names,
     wrong_names,
 )
@@ -59,23 +60,25 @@ class DeltaLedger(SqliteLedger):
     )
     _newest = (*SqliteLedger._newest, "delta_table")
 
-    def sizes(self) -> Mapping[str, Mapping[str, Any]]:
+    def sizes(self, *targets: str) -> Mapping[str, Mapping[str, Any]]:
         if not self.is_there("delta_table"):
             return {}
-        found = self.run(f"SELECT target, size FROM {self.own}delta_table").fetchall()
+        query = f"SELECT target, size FROM {self.own}delta_table"
+        query += " WHERE target = ANY (%s)" if targets else ""
+        found = self.run(query, [[*targets]] if targets else ()).fetchall()
         return {target: orjson.loads(size) for target, size in found}
 
     def load_anew(
         self, row: LedgerRow, *, is_ours: bool = True, is_comparable: bool = True
     ) -> None:
         super().load_anew(row, is_ours=is_ours, is_comparable=is_comparable)
-        # Whatever the tables have by then, the load goes on with.
-        app = "'penstock/' || backend || '/' || sid || '/' || \"schema\" || '.' || \"table\""
-        self.run(
-            f"UPDATE {self.own}delta SET number = -1 WHERE app IN"
-            f" (SELECT {app} FROM {self.own}ledger WHERE id = ANY (%s))",
-            [[row.id, *(each.id for each in self.partitions(row.id).values())]],
-        )
+        # The load goes on with the counter that each table has by then.
+        ids = {row.id, *(each.id for each in self.partitions(row.id).values())}
+        apps = [
+            app_of(each.backend, each.sid, each.table)
+            for each in self.tables() if each.row.id in ids
+        ]  # fmt: skip
+        self.run(f"UPDATE {self.own}delta SET number = -1 WHERE app = ANY (%s)", [apps])
 
     def keep_size(self, target: str, size: Mapping[str, Any]) -> None:
         self.run(

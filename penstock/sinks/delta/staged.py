@@ -67,6 +67,11 @@ class KnownCommit:
         )
 
 
+def app_of(backend: str, source: str, table: str) -> str:
+    """The name of the counter in a table's commits; `table` is `schema.table` of the source."""
+    return f"penstock/{backend}/{source}/{table}"
+
+
 class FoldedChanges(NamedTuple):
     """Changes, and the rows that they come to; or the error that a value of them is refused by."""
 
@@ -95,9 +100,8 @@ class DeltaStagedRows(StagedRows):
 
     @property
     def app(self) -> str:
-        """What the counter in a table's commits is called."""
-        relation, mapping = self.relation, self.mapping
-        return f"penstock/{mapping.backend}/{mapping.source}/{relation.schema}.{relation.table}"
+        """See `app_of`."""
+        return app_of(self.mapping.backend, self.mapping.source, self._name)
 
     @property
     def takes_lines(self) -> bool:
@@ -349,7 +353,8 @@ class DeltaStagedRows(StagedRows):
             yield table, DeltaCommit(app=self.app, number=number + 1, writer=writer), place
 
     def _verify_kept(self, ledger: Any, table: Any) -> None:
-        size = ledger.sizes().get(f"{self.destination.schema}.{self.destination.table}", {})
+        target = f"{self.destination.schema}.{self.destination.table}"
+        size = ledger.sizes(target).get(target, {})
         if lake.was_restored(table, size.get("version", table.version())):
             raise self._went_back
 
@@ -385,7 +390,7 @@ class DeltaStagedRows(StagedRows):
             with suppress(PenstockError):  # it is tried again the next time
                 table = lake.clean(layout) or table
         target = f"{self.destination.schema}.{self.destination.table}"
-        nulled = self._nulled.union(ledger.sizes().get(target, {}).get("nulled", ()))
+        nulled = self._nulled.union(ledger.sizes(target).get(target, {}).get("nulled", ()))
         size = lake.size_at(table, datetime.now(UTC))
         ledger.keep_size(target, {**size, **({"nulled": sorted(nulled)} if nulled else {})})
 

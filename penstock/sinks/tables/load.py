@@ -277,7 +277,7 @@ class LedgerLoad:
                     early = early or done.rest[0]
             if early is None and not has_more:
                 ledger.save(settled)
-            size = ledger.sizes().get(self._table.target, {})
+            size = ledger.sizes(self._table.target).get(self._table.target, {})
         if applied or letters or size:
             table = {**self._table.named, "applied": applied, "letters": letters.total(), **size}
             progress.report({"tables": [table], "dead_letters": dict(letters)})

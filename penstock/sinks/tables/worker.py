@@ -200,7 +200,7 @@ class Worker:
             }  # fmt: skip
             if counted.tables:
                 ledger.advance({table.id: one.place for table, one in counted.tables.items()})
-            sizes = ledger.sizes()
+            sizes = ledger.sizes(*{table.target for table in commit.tables})
             for table, one in counted.tables.items():
                 one.size = sizes.get(table.target, {})
         commits = {table.id: rows[table.id].commits + 1 for table in counted.tables}

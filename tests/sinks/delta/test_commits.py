@@ -19,7 +19,7 @@ from penstock.sinks.delta import DeltaSink, DeltaSinkSettings, lake
 from tests.progress import Noted
 from tests.servers import Database
 from tests.sinks.delta.lake import Lake, ordered
-from tests.sinks.postgres.test_load import Point, load_of
+from tests.sinks.postgres.test_load import Point, load_of, loaded
 from tests.sinks.postgres.test_write import rows_of
 from tests.sinks.tables.test_steps import follow_through_kills
 
@@ -169,6 +169,15 @@ def test_a_commit_of_another_program_meanwhile_is_no_harm(
     assert there.rows("items") == [(1, "one"), (2, "two")]
 
 
+def load_seven(sink: Any) -> None:
+    """The load of a table that waits for one: one row."""
+    load, point = load_of(sink), Point(9)
+    assert load.begin(point) is None
+    loaded(load, point, b"7\tseven")
+    assert load.finish([("public", "items")])
+    load_of(sink).settle("stop")
+
+
 def test_a_table_that_went_back_waits_until_it_is_loaded_anew(
     there: Lake, sink_of: SinkOf, tmp_path: Path
 ) -> None:
@@ -181,13 +190,7 @@ def test_a_table_that_went_back_waits_until_it_is_loaded_anew(
     sink.write([rows_of("INSERT 3 three", commit=3)], Noted())
     assert "has less than it had" in states(sink)["waiting"]
     sink.reload("items", None)
-    load, point = load_of(sink), Point(9)
-    assert load.begin(point) is None
-    (part,) = load.plan(point, ["all"])
-    with load.writer(point) as writer:
-        writer.write(part, [b"7\tseven\n"])
-    assert load.finish([("public", "items")])
-    load_of(sink).settle("stop")
+    load_seven(sink)
     sink.write([rows_of("INSERT 10 ten", commit=10)], Noted())
     assert there.rows("items") == ordered([(7, "seven"), (10, "ten")])
     assert [*states(sink)] == ["live"]
@@ -227,13 +230,7 @@ def test_a_table_that_was_restored_waits_until_it_is_loaded_anew(
     sink.write([rows_of("INSERT 3 three", commit=3)], Noted())
     assert "has less than it had" in states(sink)["waiting"]
     sink.reload("items", None)
-    load, point = load_of(sink), Point(9)
-    assert load.begin(point) is None
-    (part,) = load.plan(point, ["all"])
-    with load.writer(point) as writer:
-        writer.write(part, [b"7\tseven\n"])
-    assert load.finish([("public", "items")])
-    load_of(sink).settle("stop")
+    load_seven(sink)
     sink.write([rows_of("INSERT 10 ten", commit=10)], Noted())
     assert [*states(sink)] == ["live"]
     kept = [] if kind == "clone" else [1]
