@@ -38,6 +38,9 @@ SESSION = {
     "spark.sql.session.timeZone": "UTC",
 }
 JOB, SERVICE = "bench_job", "bench_service"  # slots
+_SINKS = ("parquet", "noop", "parquet_chosen", "noop_chosen")
+# What a job needs of a change to keep a table of its rows.
+COLUMNS = "event_id,operation,collection,key,after"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,16 +77,23 @@ class Drained:
 
 
 def figures(folder: Path, *, rows: int, version: int) -> Iterator[Figure]:
-    """AvailableNow into Parquet and into nothing (`noop`), beside `penstock run` with a transform.
-    Raises RuntimeError when a change is missing or there twice."""
+    """AvailableNow into Parquet and into nothing (`noop`), with all columns of a change and with
+    some, beside `penstock run` with a transform. Raises RuntimeError when a change is missing or
+    there twice."""
     with Postgres(version=version) as postgres, Nats() as nats, postgres.database() as database:
         table.create(database)
         ways: dict[str, Callable[[], Drained]] = {
             "penstock run, a transform": lambda: _service(folder, postgres, database, nats, rows),
             "AvailableNow, Parquet": lambda: _job(folder, postgres, database, nats, "parquet"),
             "AvailableNow, noop": lambda: _job(folder, postgres, database, nats, "noop"),
+            "AvailableNow, chosen columns, Parquet": lambda: _job(
+                folder, postgres, database, nats, "parquet", columns=COLUMNS
+            ),
+            "AvailableNow, chosen columns, noop": lambda: _job(
+                folder, postgres, database, nats, "noop", columns=COLUMNS
+            ),
         }
-        for slot in (SERVICE, f"{JOB}_parquet", f"{JOB}_noop"):
+        for slot in (SERVICE, *(f"{JOB}_{sink}" for sink in _SINKS)):
             database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,))
         table.write_backlog(database, rows=rows)
         database.execute("CHECKPOINT")
@@ -156,13 +166,21 @@ def _seconds(text: str) -> float:
 
 
 def _job(
-    folder: Path, postgres: Postgres, database: Database, nats: Nats, sink: str, **conf: str
+    folder: Path,
+    postgres: Postgres,
+    database: Database,
+    nats: Nats,
+    sink: str,
+    columns: str = "",
+    **conf: str,
 ) -> Drained:
-    backend = table.backend(database, f"{JOB}_{sink}")
+    name = f"{sink}_chosen" if columns else sink
+    backend = table.backend(database, f"{JOB}_{name}")
     source = {("backend" if key == "type" else key): value for key, value in backend.items()}
-    options = {"checkpointLocation": str(folder / f"checkpoint-{sink}")}
+    source |= {"columns": columns} if columns else {}
+    options = {"checkpointLocation": str(folder / f"checkpoint-{name}")}
     if sink == "parquet":
-        options["path"] = str(folder / "lake")
+        options["path"] = str(folder / name)
     conf = {"spark.sql.streaming.numRecentProgressUpdates": "100000", **conf}
     given = {"source": source, "sink": options, "format": sink, "conf": conf}
     command = [sys.executable, "-m", "bench.spark", json.dumps(given)]

@@ -25,6 +25,7 @@ from penstock.ops.reporter import Reporter
 from penstock.process.plugins import plugin
 from penstock.sinks import Sink, SinkPlugin
 from penstock.typed import OnMisfit, TypedRows
+from penstock.typed.chosen import ChosenColumns
 from penstock.typed.document_rows import DocumentRows
 from penstock.typed.line_rows import LineRows, OnSchemaChange
 
@@ -105,6 +106,8 @@ class SourceOptions(Settings):
     on_error: OnError = "stop"
     # `initial`: a query without a checkpoint has the table's rows first.
     snapshot: Literal["none", "initial"] = "none"
+    # Columns of a change that rows have, with commas; empty: all of them.
+    columns: str = ""
     # The table whose columns rows have, `schema.table`, of a feed with lines. What becomes of
     # columns that it gets, and of values that do not fit.
     table: str = ""
@@ -202,6 +205,12 @@ def read_source(options: Mapping[str, str]) -> tuple[SourceOptions, Feed]:
             "spark.first-rows",
             hint="in a pipeline file it is snapshot.initial",
         )
+    if source.mode != "rows" and source.columns:
+        raise SettingsError(
+            "tickets have no columns of a change",
+            "spark.columns",
+            hint="leave the option columns out, or use mode rows",
+        )
     if source.mode == "rows" and source.images == "text":
         raise SettingsError(
             "rows have no images of the form text", "microbatch", hint="images: json or msgpack"
@@ -228,16 +237,34 @@ def read_source(options: Mapping[str, str]) -> tuple[SourceOptions, Feed]:
 
 
 def today(source: SourceOptions) -> pa.Schema:
-    """The columns of changes (without late columns), or of tickets."""
+    """The columns of changes (without late columns), or those chosen of them, or of tickets. Raises
+    SettingsError for what is no column of a change."""
     if source.mode != "rows":
         return TICKETS
-    return stub_schema(change_schema(source.images), columns_of(source.late))
+    whole = change_schema(source.images)
+    chosen = [name.strip() for name in source.columns.split(",") if name.strip()]
+    if not chosen:
+        return stub_schema(whole, columns_of(source.late))
+    if unknown := sorted(set(chosen) - set(whole.names)):
+        raise SettingsError(
+            f"a change has no columns {', '.join(unknown)}",
+            "spark.columns",
+            hint=f"name some of {', '.join(whole.names)}; columns of a table come by the option"
+            " table and .schema(...)",
+        )
+    return pa.schema([field for field in whole if field.name in chosen])
 
 
 def typed_rows(source: SourceOptions, schema: pa.Schema) -> TypedRows | None:
-    """What makes rows of this schema; None where rows are changes. Raises SettingsError."""
+    """What makes rows of this schema; None where rows are whole changes. Raises SettingsError."""
     if schema.names == today(source).names:
-        return None
+        return ChosenColumns(schema, source.images) if source.columns else None
+    if source.columns:
+        raise SettingsError(
+            "the option columns names columns of a change, and these rows have others",
+            "spark.columns",
+            hint="leave the option out: .schema(...) says which columns of a table rows have",
+        )
     found: FeedPlugin = plugin("feeds", source.backend)
     if not found.has_lines:
         return DocumentRows(schema, source.on_misfit)

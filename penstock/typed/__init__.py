@@ -1,7 +1,8 @@
 """Rows with the columns of a table or of a user's schema, as Arrow. Pure: no I/O, no pyspark.
 
 `lines` reads lines of COPY, `documents` documents; `line_rows` and `document_rows` make batches of
-typed rows of batches of changes with either; `columns` has what tells of a row.
+typed rows of batches of changes with either; `columns` has what tells of a row. `chosen`: rows
+with some of a change's own columns.
 """
 
 from collections.abc import Iterable, Iterator

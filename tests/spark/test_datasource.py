@@ -48,8 +48,19 @@ def events(folder: Path) -> list[dict[str, Any]]:
     return stored(MemorySinkSettings(folder=str(folder)))
 
 
-def test_its_columns_are_those_of_a_change(spark: SparkSession) -> None:
+def test_its_columns_are_those_of_a_change_or_the_chosen_ones(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     assert source(spark).columns == list(COLUMNS)
+    frame = source(spark, columns="after, event_id")
+    writer = frame.writeStream.option("path", str(tmp_path / "rows"))
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    writer.trigger(availableNow=True).start().awaitTermination(60)
+    found = spark.read.parquet(str(tmp_path / "rows")).collect()
+    assert {tuple(row.asDict()) for row in found} == {("event_id", "after")}
+    assert len({row.event_id for row in found}) == CHANGES
+    with pytest.raises(AnalysisException, match=r"no columns afther.*name some of .* after,"):
+        source(spark, columns="event_id,afther")
 
 
 def test_the_package_that_pyspark_discovers_offers_it() -> None:
