@@ -4,6 +4,14 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import TypeVar
 
+
+class Named(Enum):
+    """A state or an event that is looked up for each answer of a server: `Enum` hashes in Python,
+    twice a step."""
+
+    __hash__ = object.__hash__
+
+
 State = TypeVar("State", bound=Enum)
 Event = TypeVar("Event", bound=Enum)
 

@@ -32,10 +32,14 @@ class NativeColumn(ctypes.Structure):
     @classmethod
     def of(cls, column: Any) -> "NativeColumn":
         """Where the bytes of an Arrow column are, for as long as it is held."""
-        buffers = [None if one is None else one.address for one in column.buffers()]
-        ends = buffers[1] if len(buffers) == 3 else None
-        valid = buffers[0] if column.null_count else None
-        return cls(valid, ends, buffers[-1], column.offset, len(column))
+        valid, *ends, data = column.buffers()  # a list comprehension is one more call, for each
+        return cls(
+            valid.address if column.null_count else None,
+            ends[0].address if ends else None,
+            None if data is None else data.address,
+            column.offset,
+            len(column),
+        )
 
 
 @cache

@@ -239,7 +239,8 @@ class Suspensions(RecordStore):
             within is not None and time.monotonic() - self._read_at >= within
         ):
             self._refresh()
-        return {table: record for table, (_, record) in self._records.items()}
+        records = self._records  # mostly there are none
+        return {table: record for table, (_, record) in records.items()} if records else {}
 
     def change(self, table: Table, step: Callable[[Suspension], Suspension]) -> Suspension:
         """Raises Unavailable, SettingsError, and what `step` raises."""

@@ -49,7 +49,7 @@ class WriteRun(WriteLoop):
         if not self.is_connected:  # what the server takes has to be known
             self.repeat(lambda: None)
         self._publisher.meet(part)
-        if not self._publisher.flying:
+        if not self._publisher.is_flying:
             self._session.connection.expect_anew()
         # A message of several changes is stored whole or not at all.
         fresh = self._retried(lambda: self._publisher.fresh(part)) if self._collects else part

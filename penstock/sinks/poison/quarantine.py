@@ -249,8 +249,11 @@ class Quarantine(Generic[T]):
         marker stands for. Counts them, and lets tables resume."""
         hidden: set[int] = set()
         marks: dict[int, Suspension] = {}
-        suspensions, first = self._session.suspensions, place_of(batch, 0)
-        for table, record in suspensions.all().items():
+        suspensions = self._session.suspensions
+        if not (known := suspensions.all()):
+            return hidden, marks
+        first = place_of(batch, 0)
+        for table, record in known.items():
             if rows := faults.rows_of(batch, record) if _concerns(record, first) else []:
                 fresh = suspensions.all(within=FRESH).get(table, Suspension.of(table))
                 found = self._count_hidden(batch, rows, fresh)

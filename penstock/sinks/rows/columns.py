@@ -58,7 +58,7 @@ class Columns:
             # The addresses stay valid for as long as the batch is, which is held here.
             kernel.penstock_rows_release(array)
         for number, one in enumerate(extras.values(), room - len(extras)):
-            self.native[number] = _pointed(one)
+            self.native[number] = one.native if isinstance(one, Values) else _pointed(one)
 
     def with_extras(self, **extras: Any) -> "Columns":
         """The same and more."""
@@ -135,9 +135,8 @@ def address(numbers: "np.ndarray[Any, Any]") -> int:
 
 
 def _pointed(column: Any) -> NativeColumn:
-    match column:
-        case Values():
-            return column.native
-        case np.ndarray():
-            return NativeColumn(None, None, address(column), 0, len(column))
+    if isinstance(column, Values):
+        return column.native
+    if isinstance(column, np.ndarray):
+        return NativeColumn(None, None, address(column), 0, len(column))
     return NativeColumn.of(column)

@@ -97,7 +97,7 @@ class Prefetch(Closes):
         if beside is not None:
             poll.register(beside, select.POLLIN)
         ready = poll.poll(None if timeout is None else timeout * 1000)
-        if all(number != self._filled for number, _ in ready):
+        if self._filled not in dict(ready):
             return []
         os.read(self._filled, 1)
         with self._lock:
@@ -226,7 +226,7 @@ class Order:
         Raises SettingsError when a change is before one of an earlier batch.
         """
         part = Part.seen(batch)
-        if part is None or _out_of_order(part.runs, {}) is not None:
+        if part is None or (len(part.runs) > 1 and _out_of_order(part.runs, {}) is not None):
             part = Part.of(_sorted(batch))
         if (late := _out_of_order(part.runs, self._last)) is not None:
             origin = late.origin
@@ -237,7 +237,10 @@ class Order:
                 hint="let nothing shuffle between the source and the sink (no repartition, join or "
                 "union), or sort by partition, cursor and ordinal in one partition",
             )
-        yield from _divided(part, self._rows)
+        if len(part) <= self._rows and part.weight is not None and part.weight <= _BYTES:
+            yield part
+        else:
+            yield from _divided(part, self._rows)
 
 
 def _out_of_order(runs: tuple[OriginRun, ...], last: dict[Origin, Place]) -> OriginRun | None:

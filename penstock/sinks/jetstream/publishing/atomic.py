@@ -123,14 +123,18 @@ class Atomic(Publisher):
     def add(self, messages: Messages) -> None:
         """See Publisher; raises OtherWriters when a second origin would share the shard."""
         if self._progress.meet(messages.runs):
-            self._queue.add(messages)
+            self._queue.append(messages)
             self._progress.drop_stored(self._queue)
         else:
-            self._queue.add(messages)
+            self._queue.append(messages)
 
     @property
     def flying(self) -> int:
         return sum([batch.messages for batch in self._flight])
+
+    @property
+    def is_flying(self) -> bool:
+        return bool(self._flight)
 
     @property
     def is_idle(self) -> bool:
@@ -141,7 +145,7 @@ class Atomic(Publisher):
         self._take_all(connection, connection.receive(0))
         if not self._flight:  # so far, silence was no fault
             connection.expect_anew()
-        if not self._flow.held(self.flying):
+        if not self._flow.held(len(self._flight)):
             self._send_some(connection, all_of_it=False)
         self._expect(connection)
 
@@ -178,7 +182,7 @@ class Atomic(Publisher):
     def pump(self, *, drain: bool) -> None:
         connection = self._open()
         while True:
-            held = self._flow.held(self.flying)
+            held = self._flow.held(len(self._flight))
             sent = not held and self._send_some(connection, all_of_it=drain)
             if not drain and not self._queue and not connection.has_messages:
                 return  # all is on its way; answers are for `poll`
@@ -296,7 +300,7 @@ class Atomic(Publisher):
         if status_of(message.headers) == 503:
             raise Unavailable(f"the stream {self._stream} does not answer now", "jetstream")
         batch = self._flight[0]
-        self._flow.answered(connection.quiet_at, more=self.flying > batch.messages)
+        self._flow.answered(connection.quiet_at, more=len(self._flight) > 1)
         answer = orjson.loads(message.payload)
         if failure := answer.get("error"):
             self._refuse(failure)

@@ -6,10 +6,10 @@ batch goes alone, and when it is stored, batches follow each other again.
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 
+from penstock.model.machine import Named
 from penstock.model.position import Place
 from penstock.sinks.messages.message import Messages
 from penstock.sinks.rows.part import Origin
@@ -40,15 +40,13 @@ class FlightBatch:
     chain: bool = False  # a chain of messages, of which any prefix may be stored
     closed: bool = False  # the chain's first message was refused, or was stored already
     messages: int = field(init=False)
+    changes: int = field(init=False)
     lasts: dict[Origin, Place] = field(init=False)  # of each origin, once this is stored
 
     def __post_init__(self) -> None:
         self.messages = sum(map(len, self.pieces))
+        self.changes = sum([piece.changes for piece in self.pieces])
         self.lasts = {run.origin: run.last for piece in self.pieces for run in piece.runs}
-
-    @property
-    def changes(self) -> int:
-        return sum(piece.changes for piece in self.pieces)
 
     @property
     def end(self) -> tuple[Origin, Place]:
@@ -57,71 +55,58 @@ class FlightBatch:
         return run.origin, run.last
 
 
-class Queue:
-    """Messages that wait to be sent, in order."""
-
-    def __init__(self) -> None:
-        self._pieces: deque[Messages] = deque()
-
-    def __len__(self) -> int:
-        """Pieces, which have a message at least."""
-        return len(self._pieces)
-
-    def __iter__(self) -> Iterator[Messages]:
-        return iter(self._pieces)
+class Queue(deque[Messages]):
+    """Messages that wait to be sent, in order: pieces, which have a message at least."""
 
     @property
     def weight(self) -> int:
         """Bytes."""
-        return sum(piece.weight for piece in self._pieces)
-
-    def add(self, messages: Messages) -> None:
-        """After all others."""
-        self._pieces.append(messages)
+        return sum(piece.weight for piece in self)
 
     def put_back(self, pieces: list[Messages]) -> None:
         """Before all others."""
-        self._pieces.extendleft(reversed(pieces))
+        self.extendleft(reversed(pieces))
 
     def take(self, limit: int, size: int) -> list[Messages]:
         """The next pieces, of up to `limit` messages and `size` bytes together."""
         pieces: list[Messages] = []
-        while self._pieces and limit:
-            head = self._pieces[0]
-            if not (count := _fitting(head, limit, size, first=not pieces)):
+        while self and limit:
+            head, there = self[0], len(self[0])
+            if not (count := _fitting(head, there, limit, size, first=not pieces)):
                 break
-            self._pieces.popleft()
-            if count < len(head):
-                self._pieces.appendleft(head.slice(count, len(head)))
+            self.popleft()
+            if count < there:
+                self.appendleft(head.slice(count, there))
                 head = head.slice(0, count)
             pieces.append(head)
-            limit -= len(head)
+            limit -= count
             size -= head.weight
         return pieces
 
     def drop(self, stored: Mapping[Origin, Place | None]) -> tuple[int, int]:
         """Drops what is at or before the stored places: (changes, bytes) dropped."""
-        before, self._pieces = self._pieces, deque()
         changes = size = 0
-        for piece in before:
+        for _ in range(len(self)):
+            piece = self.popleft()
             left = piece.after(stored)
             changes += piece.changes - left.changes
             size += piece.weight - left.weight
             if len(left):
-                self._pieces.append(left)
+                self.append(left)
         return changes, size
 
 
-def _fitting(messages: Messages, limit: int, size: int, *, first: bool) -> int:
-    """How many of the first fit and may end a batch; the `first` of a batch do, up to an end."""
-    count = min(limit, len(messages))
-    if count == len(messages) and messages.ends is None and messages.weight <= size:
+def _fitting(messages: Messages, there: int, limit: int, size: int, *, first: bool) -> int:
+    """How many of the first fit and may end a batch, of those that are `there`; the `first` of a
+    batch do, up to an end."""
+    count = min(limit, there)
+    if count == there and messages.ends is None and messages.weight <= size:
         return count
     fits = messages.whole(int((messages.sizes[:count].cumsum() <= size).sum()))
     return fits or (messages.least() if first else 0)
 
 
-class Sending(Enum):
+class Sending(Named):
     UNREAD = "unread"  # what is stored has to be read; nothing of ours was in flight
     FLOWING = "flowing"  # batches follow each other
     REFUSED = "refused"  # a batch was refused: the other answers are waited for
@@ -129,7 +114,7 @@ class Sending(Enum):
     CAREFUL = "careful"  # one atomic batch is in flight at most
 
 
-class SendingEvent(Enum):
+class SendingEvent(Named):
     READ = "read"  # what is stored was read back
     EMPTIED = "emptied"  # the stream had messages and has none; it may know their ids
     STORED = "stored"  # the oldest batch in flight was stored

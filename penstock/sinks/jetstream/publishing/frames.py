@@ -53,8 +53,7 @@ def whole_frames(
     count, parts, last = 1, [], len(pieces) - 1
     for number, messages in enumerate(pieces):
         begins, ends = number == 0, number == last
-        replies = edges(b"", b"", reply, reply, begins=begins, ends=ends)
-        values = Values((*replies, *edges(*tail, begins=begins, ends=ends)))
+        values = Values(edges((b"", b"", reply, reply), tail, begins=begins, ends=ends))
         if len(fences) > 1:
             lines = [fences.get(row, b"") for row in range(count - 1, count - 1 + len(messages))]
             column = pa.array(lines, pa.binary())
@@ -92,12 +91,11 @@ def chain_frames(
     parts, last = [], len(pieces) - 1
     for number, piece in enumerate(pieces):
         begins, ends = number == 0, number == last
-        values = (
-            *edges(b"", opening, reply, reply, begins=begins, ends=ends),
-            *edges(_ID, first, _ID, first, begins=begins, ends=ends),
-            *edges(_END, end, _END, end, begins=begins, ends=ends),
-            (before or "").encode(),
-        )
+        values = edges(
+            (b"", opening, reply, reply), (_ID, first, _ID, first), (_END, end, _END, end),
+            begins=begins, ends=ends,
+        )  # fmt: skip
+        values = (*values, (before or "").encode())
         parts.append(framed(piece, _CHAINED, ids=piece.ids, edges=Values(values)))
         before = piece.ids[len(piece) - 1].as_py() if number < last else None
     return parts[0] if len(parts) == 1 else b"".join(parts)

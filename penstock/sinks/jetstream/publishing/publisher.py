@@ -37,6 +37,11 @@ class Publisher(ABC):
         """Messages that were sent and not acknowledged."""
 
     @property
+    def is_flying(self) -> bool:
+        """Whether an answer is due."""
+        return self.flying > 0
+
+    @property
     @abstractmethod
     def is_idle(self) -> bool:
         """Whether all that was added is acknowledged."""
@@ -100,7 +105,7 @@ class Publisher(ABC):
 
     def _await(self, connection: Connection) -> None:
         """Waits for an answer, or a while: at most as long as a pause while nothing flies."""
-        pause, flying = self._flow.pause, self.flying
+        pause, flying = self._flow.pause, self.is_flying
         if not flying:  # a pause: silence is no fault
             connection.expect_anew()
         messages = connection.receive(min(pause, POLL) if pause and not flying else POLL)
@@ -135,13 +140,16 @@ def framing(
     return Formatter(pieces, ("subject", "headers", "body", *names), batch=False)
 
 
-def edges(
-    middle: bytes, first: bytes, last: bytes, only: bytes, *, begins: bool, ends: bool
-) -> tuple[bytes, bytes, bytes, bytes]:
-    """For an `Edge` over messages of which the first or the last need not be the batch's."""
-    if begins:
-        return (middle, first, last, only) if ends else (middle, first, middle, first)
-    return middle, middle, (last if ends else middle), (last if ends else middle)
+def edges(*values: tuple[bytes, bytes, bytes, bytes], begins: bool, ends: bool) -> Sequence[bytes]:
+    """For each `Edge` over messages of which the first or the last need not be the batch's: its
+    values in the middle, of the first, of the last, and of an only one."""
+    found: list[bytes] = []
+    for middle, first, last, only in values:
+        if begins:
+            found += (middle, first, last, only) if ends else (middle, first, middle, first)
+        else:
+            found += (middle, middle, last, last) if ends else (middle,) * 4
+    return found
 
 
 def framed(messages: Messages, formatter: Formatter, number: int = 0, **columns: Any) -> memoryview:
