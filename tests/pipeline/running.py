@@ -21,6 +21,7 @@ import ormsgpack
 import psutil
 import psycopg
 import yaml
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
 from tests.servers import Database, Nats
 from tests.servers.postgres import keeping
@@ -211,9 +212,9 @@ def assert_none_is_left(processes: list[psutil.Process]) -> None:
     until(lambda: not any(map(runs, processes)), problem=lambda: commands(processes))
 
 
-def messages(nats: Nats, stream: str) -> list[Message]:
-    """Everything in the stream, in its order; nothing if there is no stream."""
-    return asyncio.run(_messages(nats.url, stream))
+def messages(nats: Nats, stream: str, after: int = 0) -> list[Message]:
+    """Everything in the stream after a sequence, in its order; nothing if there is no stream."""
+    return asyncio.run(_messages(nats.url, stream, after))
 
 
 def count(nats: Nats, stream: str) -> int:
@@ -231,25 +232,42 @@ async def _count(url: str, stream: str) -> int:
         await connection.close()
 
 
-async def _messages(url: str, stream: str) -> list[Message]:
+async def _messages(url: str, stream: str, after: int) -> list[Message]:
     connection = await nats_py.connect(url)
     try:
         jetstream = connection.jetstream(timeout=60)
         try:
-            total = (await jetstream.stream_info(stream)).state.messages
+            state = (await jetstream.stream_info(stream)).state
         except nats_py.js.errors.NotFoundError:
             return []
-        subscription = await jetstream.subscribe(
-            ">", stream=stream, ordered_consumer=True, pending_msgs_limit=-1, pending_bytes_limit=-1
+        if not state.messages or state.last_seq <= after:
+            return []
+        found, is_read = list[Message](), asyncio.Event()
+
+        async def take(message: Any) -> None:
+            found.append(_message(message))
+            if message.metadata.num_pending == 0:
+                is_read.set()
+
+        # Without flow control, whose pauses take longer than the messages.
+        config = ConsumerConfig(
+            ack_policy=AckPolicy.NONE,
+            deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
+            opt_start_seq=after + 1,
         )
-        return [_message(await subscription.next_msg(timeout=60)) for _ in range(total)]
+        await jetstream.subscribe(
+            ">", stream=stream, config=config, cb=take, pending_msgs_limit=-1,
+            pending_bytes_limit=-1,
+        )  # fmt: skip
+        await asyncio.wait_for(is_read.wait(), 120)
+        return found
     finally:
         await connection.close()
 
 
-def json_messages(nats: Nats, stream: str) -> list[dict[str, Any]]:
+def json_messages(nats: Nats, stream: str, after: int = 0) -> list[dict[str, Any]]:
     """The bodies of a stream whose messages are JSON."""
-    return [message.body for message in messages(nats, stream)]
+    return [message.body for message in messages(nats, stream, after)]
 
 
 def _message(found: Any) -> Message:

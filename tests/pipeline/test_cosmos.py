@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.live, pytest.mark.spark, pytest.mark.fault, pytest.mark.timeout(900)
 ]  # fmt: skip
 
-ITEMS = 600
+ITEMS = 400
 
 
 def pipeline(nats: Nats, stream: str, server: CosmosServer) -> dict[str, Any]:
@@ -60,10 +60,10 @@ def writing(orders: StoredContainer) -> Iterator[threading.Thread]:
     def write() -> None:
         for number in range(ITEMS):
             orders.put({"id": f"i{number}", "pk": f"p{number % 97}"})
-            if number in (150, 300):
+            if number in (100, 200):
                 for each in list(orders.ranges):
                     orders.split(range_id=each.id)
-            if number == 450:
+            if number == 300:
                 orders.merge(*orders.ranges[1:3])
             if over.wait(0.05):
                 return

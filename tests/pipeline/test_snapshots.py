@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import uuid
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -45,10 +46,11 @@ def chunk_rows(connection: Connection, table: str, meta: dict[str, Any]) -> list
 
 @pytest.mark.timeout(600)
 def test_nothing_goes_around_a_transform(
-    database: Database, nats: Nats, stream: str, tmp_path: Path
+    database: Database, own_nats: Callable[..., Nats], stream: str, tmp_path: Path
 ) -> None:
-    """Whatever asks for a snapshot: no stream and no bucket has what the statements mask, nor rows
-    of a table that they leave out."""
+    """Whatever asks for a snapshot: no stream and no bucket of a server has what the statements
+    mask, nor rows of a table that they leave out."""
+    nats = own_nats()
     masked, left_out = f"masked-{uuid.uuid4().hex}", f"left-out-{uuid.uuid4().hex}"
     table, secrets = f"people_{database.name}", f"secrets_{database.name}"
     database.execute(

@@ -35,9 +35,13 @@ def stays_active(request: pytest.FixtureRequest) -> Iterator[None]:
         make_active(found)
 
 
-@pytest.fixture(params=["mongodb", "dynamodb", "cosmos"])
+@pytest.fixture(
+    params=[*(pytest.param(name, marks=pytest.mark.thorough) for name in ("mongodb", "dynamodb")),
+            "cosmos"]
+)  # fmt: skip
 def other(request: pytest.FixtureRequest) -> Iterator[Written]:
-    """A source of another kind than PostgreSQL, which keeps no place for a reader."""
+    """A source of another kind than PostgreSQL, which keeps no place for a reader. Without Spark,
+    tests/microbatch/test_run_end.py has all of them."""
     if request.param == "mongodb":
         with shop_on(request.getfixturevalue("mongo")) as shop:
             yield Documents(shop)

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.sinks.memory import MemorySinkSettings, stored
 from tests.microbatch.sources import Table, Written, table_in, writing
+from tests.pipeline.running import SHORT_LIVED, environment
 from tests.servers import Database
 from tests.waiting import until
 
@@ -64,7 +65,7 @@ def run_killed(options: dict[str, str], folder: Path) -> None:
     given = json.dumps({"source": options, "sink": sink_options(folder)})
     driver = subprocess.Popen(
         [sys.executable, "-c", _DRIVER, given],
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        env=environment(PYSPARK_PYTHON=sys.executable, JDK_JAVA_OPTIONS=SHORT_LIVED),
         start_new_session=True,
     )
     until(lambda: len(numbers(folder)) >= 2_000)

@@ -21,12 +21,11 @@ from penstock.model.errors import SettingsError
 from penstock.spark import PenstockDataSource
 from penstock.typed.columns import META
 from tests.microbatch.sources import drop_slots, is_read
+from tests.pipeline.running import SHORT_LIVED, environment
 from tests.servers import Database
 from tests.typed.test_lines import ALL, MISFITS
 from tests.waiting import until
 from tests.wire.kinds import LIVE_SETUP
-
-pytestmark = pytest.mark.spark
 
 
 def reader(spark: SparkSession, database: Database, **options: str) -> Any:
@@ -160,38 +159,38 @@ def test_a_condition_is_the_sources(spark: SparkSession, table: Database) -> Non
         reader(spark, table, where="nothing = 1").load().collect()
 
 
-@pytest.mark.parametrize(
-    ("made", "rows"),
-    [
-        ("CREATE TABLE t (id int PRIMARY KEY, v text)", 0),
-        ("CREATE TABLE t (v text)", 0),
-        (
-            "CREATE TABLE t (id int, v text);"
-            "INSERT INTO t SELECT g % 10, repeat('x', 100) FROM generate_series(1, 9000) g",
-            9000,
-        ),
-        (
-            "CREATE TABLE t (a int, b text, PRIMARY KEY (b, a));"
-            "INSERT INTO t SELECT g, g % 7 FROM generate_series(1, 9000) g",
-            9000,
-        ),
-        (
-            "CREATE TABLE t (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);"
-            "CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (5000);"
-            "CREATE TABLE t2 PARTITION OF t FOR VALUES FROM (5000) TO (10000);"
-            "INSERT INTO t SELECT g, repeat('x', 100) FROM generate_series(1, 9000) g",
-            9000,
-        ),
-    ],
-    ids=["empty", "empty without a key", "without a key", "key of two columns", "partitioned"],
-)
-def test_each_row_comes_once(spark: SparkSession, database: Database, made: str, rows: int) -> None:
-    database.execute(made)
-    frame = own(reader(spark, database, range_size="64KiB").load())
-    found = sorted(map(tuple, frame.collect()), key=repr)
-    assert len(found) == rows
-    assert found == sorted(database.execute("SELECT * FROM t"), key=repr)
-    assert frame.rdd.getNumPartitions() > 1 or not rows
+# By table: its SQL, and how many rows it has.
+SHAPES = {
+    "empty": ("CREATE TABLE empty (id int PRIMARY KEY, v text)", 0),
+    "empty_keyless": ("CREATE TABLE empty_keyless (v text)", 0),
+    "keyless": (
+        "CREATE TABLE keyless (id int, v text);"
+        "INSERT INTO keyless SELECT g % 10, repeat('x', 100) FROM generate_series(1, 9000) g",
+        9000,
+    ),
+    "two_columns": (
+        "CREATE TABLE two_columns (a int, b text, PRIMARY KEY (b, a));"
+        "INSERT INTO two_columns SELECT g, g % 7 FROM generate_series(1, 9000) g",
+        9000,
+    ),
+    "partitioned": (
+        "CREATE TABLE partitioned (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);"
+        "CREATE TABLE t1 PARTITION OF partitioned FOR VALUES FROM (0) TO (5000);"
+        "CREATE TABLE t2 PARTITION OF partitioned FOR VALUES FROM (5000) TO (10000);"
+        "INSERT INTO partitioned SELECT g, repeat('x', 100) FROM generate_series(1, 9000) g",
+        9000,
+    ),
+}
+
+
+def test_each_row_comes_once(spark: SparkSession, database: Database) -> None:
+    for name, (made, rows) in SHAPES.items():
+        database.execute(made)
+        frame = own(reader(spark, database, table=f"public.{name}", range_size="64KiB").load())
+        found = sorted(map(tuple, frame.collect()), key=repr)
+        assert len(found) == rows, name
+        assert found == sorted(database.execute(f"SELECT * FROM {name}"), key=repr), name
+        assert frame.rdd.getNumPartitions() > 1 or not rows, name
 
 
 def test_a_publications_filter_and_columns_hold(spark: SparkSession, table: Database) -> None:
@@ -201,13 +200,11 @@ def test_a_publications_filter_and_columns_hold(spark: SparkSession, table: Data
     assert frame.count() == 9
 
 
-@pytest.mark.parametrize("name", ["public.nothing", "public.seen", "elsewhere.t"])
-def test_what_is_no_table_is_an_error_at_load(
-    spark: SparkSession, table: Database, name: str
-) -> None:
+def test_what_is_no_table_is_an_error_at_load(spark: SparkSession, table: Database) -> None:
     table.execute("CREATE VIEW seen AS SELECT * FROM t")
-    with pytest.raises(AnalysisException, match=f"there is no table {name}"):
-        reader(spark, table, table=name).load()
+    for name in ("public.nothing", "public.seen", "elsewhere.t"):
+        with pytest.raises(AnalysisException, match=f"there is no table {name}"):
+            reader(spark, table, table=name).load()
 
 
 def test_a_role_without_rights_is_told_what_it_lacks(spark: SparkSession, table: Database) -> None:
@@ -327,12 +324,13 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize("kill", [pytest.param(False, marks=pytest.mark.thorough), True])
 def test_the_holder_ends_with_spark(table: Database, kill: bool) -> None:
     given = {"backend": "postgres", "connection": table.url, "table": "t"}
     with subprocess.Popen(
         [sys.executable, "-c", _DRIVER, json.dumps(given)],
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        env=environment(PYSPARK_PYTHON=sys.executable, JDK_JAVA_OPTIONS=SHORT_LIVED),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         start_new_session=True,
     ) as driver:  # fmt: skip

@@ -15,8 +15,6 @@ from penstock.model.change import COLUMNS
 from penstock.sinks.memory import MemorySinkSettings, stored
 from penstock.spark import PenstockDataSource
 
-pytestmark = pytest.mark.spark
-
 CHANGES = 1_000
 
 
@@ -72,8 +70,7 @@ def test_the_package_that_pyspark_discovers_offers_it() -> None:
     assert PenstockDataSource.name() == "penstock"
 
 
-@pytest.mark.parametrize("mode", ["rows", "realtime"])
-@pytest.mark.parametrize("images", ["json", "msgpack"])
+@pytest.mark.parametrize(("mode", "images"), [("rows", "json"), ("realtime", "msgpack")])
 def test_every_change_arrives_once_and_in_order(
     spark: SparkSession, tmp_path: Path, mode: str, images: str
 ) -> None:

@@ -13,12 +13,11 @@ from bson import Binary, Decimal128, Int64, ObjectId
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock.spark import PenstockDataSource
 from tests.cosmos.server import CosmosServer
 from tests.dynamodb.endpoints import table_on
 from tests.dynamodb.server import StreamsServer
 from tests.mongo import mongodb, shop_on
-
-pytestmark = pytest.mark.spark
 
 _META = "_operation STRING, _sequence STRING, _committed_at TIMESTAMP, _unsent ARRAY<STRING>"
 _AT = datetime(2026, 1, 2, 3, 4, 5, 678000)
@@ -134,6 +133,17 @@ def source(request: pytest.FixtureRequest) -> Iterator[Source]:
         yield made
 
 
+# tests/typed has the values of each source.
+one_source = pytest.mark.parametrize(
+    "source",
+    [
+        "dynamodb",
+        *(pytest.param(name, marks=pytest.mark.thorough) for name in ("mongodb", "cosmos")),
+    ],
+    indirect=True,
+)
+
+
 def frame(spark: SparkSession, source: Source, schema: str = "", **more: str) -> DataFrame:
     whole = schema or f"{source.name} STRING, {_COLUMNS}, {source.schema}, {_META}"
     reader = spark.readStream.format("penstock").schema(whole)
@@ -175,6 +185,7 @@ def test_what_the_driver_writes_comes_column_by_column(
     assert all(row["_committed_at"] is not None for row in rows)
 
 
+@one_source
 def test_what_does_not_fit_ends_the_query_or_is_null_and_kept(
     spark: SparkSession, source: Source, tmp_path: Path
 ) -> None:
@@ -209,6 +220,7 @@ def run_into_batches(spark: SparkSession, changes: DataFrame, folder: Path, fail
     return spark.read.parquet(str(folder / "lake")).orderBy("_sequence").collect()
 
 
+@one_source
 def test_rows_of_before_come_first_and_then_the_changes_also_after_runs_that_failed(
     spark: SparkSession, source: Source, tmp_path: Path
 ) -> None:
@@ -237,6 +249,5 @@ def test_rows_of_before_come_first_and_then_the_changes_also_after_runs_that_fai
     assert not source.has_deletes or newest["k008"]["_operation"] == "DELETE"
 
 
-def test_without_a_schema_columns_are_those_of_changes(spark: SparkSession, source: Source) -> None:
-    found = spark.readStream.format("penstock").options(**source.options).load()
-    assert {"after", "key", "operation"} <= {*found.columns}
+def test_without_a_schema_columns_are_those_of_changes(source: Source) -> None:
+    assert {"after", "key", "operation"} <= {*PenstockDataSource(source.options).schema().names}

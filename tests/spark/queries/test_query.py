@@ -40,12 +40,12 @@ from penstock.spark.queries.query import (
 from penstock.wire.hash_partitions import hash_partitions
 
 TRANSFORM = '[{sql: "SELECT * FROM changes"}]'
-CHANGES = 5_000
+CHANGES = 2_000
 JETSTREAM = {"type": "jetstream", "url": "nats://nowhere", "stream": "S"}
 
 
 @pytest.mark.parametrize(
-    ("spark", "transform", "meant"),
+    ("options", "transform", "meant"),
     [
         ("{}", "[]", "realtime"),
         ("{trigger: 0s}", "[]", "realtime"),
@@ -57,13 +57,13 @@ JETSTREAM = {"type": "jetstream", "url": "nats://nowhere", "stream": "S"}
     ],
 )
 def test_micro_batches_stay_open_unless_rows_or_an_interval_are_wanted(
-    spark: str, transform: str, meant: str
+    options: str, transform: str, meant: str
 ) -> None:
     text = f"""
         backends: [{{name: default, type: memory}}]
         sink: {{type: memory}}
         transform: {transform}
-        spark: {spark}
+        spark: {options}
     """
     assert mode(parse_pipeline(text, environment={})) == meant
 
@@ -108,77 +108,69 @@ def pipeline_of(folder: Path, *statements: str, **spark: Any) -> Pipeline:
     return parse_pipeline(json.dumps(document), environment={})
 
 
-@pytest.mark.parametrize(
-    ("sql", "said"),
-    [("SELEC * FROM changes", "PARSE_SYNTAX_ERROR"), ("SELECT nobody FROM changes", "nobody")],
-)
-def test_a_transform_that_spark_refuses_says_why(
-    spark: SparkSession, tmp_path: Path, sql: str, said: str
-) -> None:
-    pipeline = pipeline_of(tmp_path, sql)
-    with pytest.raises(SettingsError, match=said) as caught:
-        start_query(spark, pipeline, pipeline.backends[0], run=tmp_path, attempt=1, reports={})
-    assert sql in caught.value.hint
+def test_a_transform_that_spark_refuses_says_why(spark: SparkSession, tmp_path: Path) -> None:
+    for sql, said in (
+        ("SELEC * FROM changes", "PARSE_SYNTAX_ERROR"), ("SELECT nobody FROM changes", "nobody"),
+    ):  # fmt: skip
+        pipeline = pipeline_of(tmp_path, sql)
+        with pytest.raises(SettingsError, match=said) as caught:
+            start_query(spark, pipeline, pipeline.backends[0], run=tmp_path, attempt=1, reports={})
+        assert sql in caught.value.hint
 
 
-@pytest.mark.parametrize(
-    ("statements", "through_the_jvm"),
-    [
-        (["SELECT * FROM changes WHERE operation = 'UPDATE'"], {"operation", CARRIER}),
-        (
-            [
-                "SELECT * FROM changes WHERE ordinal % 3 = 1",
-                "SELECT * EXCEPT (tenant), upper(collection) AS tenant FROM changes",
-            ],
-            {"ordinal", "collection", "tenant", CARRIER},
-        ),
-        (
-            [
-                "SELECT * EXCEPT (after), get_json_object(after, '$') AS after FROM changes"
-                " WHERE get_json_object(after, '$.number') % 2 = 0"
-            ],
-            {"after", CARRIER},
-        ),
-        (["SELECT * FROM changes WHERE ordinal < 0"], {"ordinal", CARRIER}),
-        (["SELECT * FROM changes WHERE relation_id IS NULL"], {"relation_id", CARRIER}),
-        ([f"SELECT {', '.join(COLUMNS)} FROM changes WHERE ordinal < 3"], set(COLUMNS)),
-        (
-            [f"SELECT {', '.join(c for c in COLUMNS if c not in OPTIONAL)} FROM changes"],
-            set(COLUMNS),
-        ),
-        (["SELECT * EXCEPT (schema_version) FROM changes"], set(COLUMNS)),
-        (["SELECT * FROM changes WHERE ordinal IN (SELECT col1 FROM VALUES (1))"], set(COLUMNS)),
-        (["SELECT * FROM changes UNION ALL SELECT * FROM changes WHERE 1 = 0"], set(COLUMNS)),
-        ([], {CARRIER}),
-    ],
-    ids=[
-        "filter",
-        "two steps",
-        "image",
-        "nothing left",
-        "the relation",
-        "a list",
-        "an old list",
-        "without what may lack",
-        "subquery",
-        "union",
-        "none",
-    ],
-)
+# Statements, and the columns that go through the JVM.
+TRANSFORMS: dict[str, tuple[list[str], set[str]]] = {
+    "filter": (["SELECT * FROM changes WHERE operation = 'UPDATE'"], {"operation", CARRIER}),
+    "two steps": (
+        [
+            "SELECT * FROM changes WHERE ordinal % 3 = 1",
+            "SELECT * EXCEPT (tenant), upper(collection) AS tenant FROM changes",
+        ],
+        {"ordinal", "collection", "tenant", CARRIER},
+    ),
+    "image": (
+        [
+            "SELECT * EXCEPT (after), get_json_object(after, '$') AS after FROM changes"
+            " WHERE get_json_object(after, '$.number') % 2 = 0"
+        ],
+        {"after", CARRIER},
+    ),
+    "nothing left": (["SELECT * FROM changes WHERE ordinal < 0"], {"ordinal", CARRIER}),
+    "the relation": (["SELECT * FROM changes WHERE relation_id IS NULL"], {"relation_id", CARRIER}),
+    "a list": ([f"SELECT {', '.join(COLUMNS)} FROM changes WHERE ordinal < 3"], set(COLUMNS)),
+    "an old list": (
+        [f"SELECT {', '.join(c for c in COLUMNS if c not in OPTIONAL)} FROM changes"],
+        set(COLUMNS),
+    ),
+    "without what may lack": (["SELECT * EXCEPT (schema_version) FROM changes"], set(COLUMNS)),
+    "subquery": (
+        ["SELECT * FROM changes WHERE ordinal IN (SELECT col1 FROM VALUES (1))"],
+        set(COLUMNS),
+    ),
+    "union": (["SELECT * FROM changes UNION ALL SELECT * FROM changes WHERE 1 = 0"], set(COLUMNS)),
+    "none": ([], {CARRIER}),
+}
+
+
 def test_what_arrives_is_what_the_transform_makes_of_whole_rows(
-    spark: SparkSession, tmp_path: Path, statements: list[str], through_the_jvm: set[str]
+    spark: SparkSession, tmp_path: Path
 ) -> None:
-    pipeline = pipeline_of(tmp_path, *statements, mode="rows")
-    late = _late(spark, pipeline)
-    assert set(COLUMNS) - late | ({CARRIER} if late else set()) == through_the_jvm
-    query = start_query(spark, pipeline, pipeline.backends[0], run=tmp_path, attempt=2, reports={})
-    try:
-        query.processAllAvailable()
-    finally:
-        query.stop()
-    side_channel = tmp_path / "side-channel-default-2"
-    assert list(side_channel.iterdir()) == []
-    assert arrived(tmp_path) == by_whole_rows(spark, statements, tmp_path / "whole rows")
+    for name, (statements, through_the_jvm) in TRANSFORMS.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        pipeline = pipeline_of(folder, *statements, mode="rows")
+        late = _late(spark, pipeline)
+        assert set(COLUMNS) - late | ({CARRIER} if late else set()) == through_the_jvm, name
+        query = start_query(
+            spark, pipeline, pipeline.backends[0], run=folder, attempt=2, reports={}
+        )
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+        assert list((folder / "side-channel-default-2").iterdir()) == [], name
+        expected = by_whole_rows(spark, statements, folder / "whole rows")
+        assert arrived(folder) == expected, name
 
 
 def by_whole_rows(spark: SparkSession, statements: list[str], folder: Path) -> list[dict[str, Any]]:
@@ -243,21 +235,18 @@ def test_what_a_failed_attempt_left_in_its_side_channel_goes(
     assert not checkpoint.exists()
 
 
-@pytest.mark.parametrize(
-    ("sql", "said"),
-    [
+def test_columns_that_a_transform_drops_or_doubles_are_named(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    for sql, said in (
         ("SELECT * EXCEPT (key) FROM changes", "lacks the columns key"),
         ("SELECT *, 'me' AS tenant FROM changes", "tenant"),
-    ],
-)
-def test_columns_that_a_transform_drops_or_doubles_are_named(
-    spark: SparkSession, tmp_path: Path, sql: str, said: str
-) -> None:
-    pipeline = pipeline_of(tmp_path, sql)
-    with pytest.raises(PySparkException, match=said):
-        start_query(
-            spark, pipeline, pipeline.backends[0], run=tmp_path, attempt=1, reports={}
-        ).processAllAvailable()
+    ):
+        pipeline = pipeline_of(tmp_path, sql)
+        with pytest.raises(PySparkException, match=said):
+            start_query(
+                spark, pipeline, pipeline.backends[0], run=tmp_path, attempt=1, reports={}
+            ).processAllAvailable()
 
 
 @pytest.mark.parametrize(
@@ -290,7 +279,7 @@ def test_lines_pass_no_transform(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("late", "spark", "meant"),
+    ("late", "options", "meant"),
     [
         (set(), {}, ("50000", str(16 * 2**20))),
         ({"after"}, {}, ("100000", str(32 * 2**20))),
@@ -299,9 +288,9 @@ def test_lines_pass_no_transform(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_micro_batches_of_stubs_are_larger_unless_the_file_says_how_large(
-    tmp_path: Path, late: set[str], spark: dict[str, Any], meant: tuple[str, str]
+    tmp_path: Path, late: set[str], options: dict[str, Any], meant: tuple[str, str]
 ) -> None:
-    bounds = _bounds(pipeline_of(tmp_path, "SELECT * FROM changes", **spark), late)
+    bounds = _bounds(pipeline_of(tmp_path, "SELECT * FROM changes", **options), late)
     assert (bounds["max_events"], bounds["max_bytes"]) == meant
 
 
