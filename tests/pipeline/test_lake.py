@@ -70,8 +70,6 @@ def lake_of(lake: Lake, tables: dict[str, Any], **backend: Any) -> dict[str, Any
     }  # fmt: skip
 
 
-# tests/sinks/delta/test_documents.py has MongoDB's tables and logs without Spark.
-@pytest.mark.thorough
 @pytest.mark.spark
 def test_documents_of_mongodb_are_in_a_lake_over_a_kill(shop: Shop, tmp_path: Path) -> None:
     found = test_documents.MongoLake(shop, tmp_path / "lake")
