@@ -5,9 +5,9 @@ from enum import Enum
 from typing import TypeVar
 
 
-class Named(Enum):
-    """A state or an event that is looked up for each answer of a server: `Enum` hashes in Python,
-    twice a step."""
+class MachineEnum(Enum):
+    """States or events of a table with many steps: the hash is C's, where `Enum` has one in
+    Python."""
 
     __hash__ = object.__hash__
 

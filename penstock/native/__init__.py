@@ -32,7 +32,7 @@ class NativeColumn(ctypes.Structure):
     @classmethod
     def of(cls, column: Any) -> "NativeColumn":
         """Where the bytes of an Arrow column are, for as long as it is held."""
-        valid, *ends, data = column.buffers()  # a list comprehension is one more call, for each
+        valid, *ends, data = column.buffers()
         return cls(
             valid.address if column.null_count else None,
             ends[0].address if ends else None,

@@ -24,6 +24,9 @@ from penstock.wire.pgoutput.messages import Type
 INTERVAL = 10.0  # seconds
 _KEEPING = 30.0  # seconds between two looks at the tables of penstock's own publication
 _AGAIN = 60.0  # seconds after which a catalogue that did not answer is asked again
+# The log has a commit before other sessions see it: for a moment, or until a synchronous standby
+# has it. How many seconds are waited for that, and between two looks.
+_UNSEEN, _LOOK = 10.0, 0.01
 
 log = logging.getLogger("penstock")
 
@@ -35,6 +38,11 @@ SELECT wal_status, safe_wal_size, (SELECT nullif(setting::bigint, -1) * 1024 * 1
 FROM pg_catalog.pg_replication_slots WHERE slot_name = %s
 """
 
+# A transaction holds this lock until all see what it did.
+_OPEN = """
+SELECT true FROM pg_catalog.pg_locks WHERE locktype = 'transactionid'
+    AND transactionid = %s::text::xid
+"""
 
 _AT_RISK = "so far behind that the server may give its slot up (its wal_status is unreserved)"
 
@@ -77,14 +85,24 @@ class SideWork:
     ) -> KnownRelation:
         """What to remember of a Relation message at this position; its schema is announced first.
         Raises Unavailable, and what the announcement raises."""
+        is_seen = not xid or self._awaited(xid)
         known = self._catalogue.describe(raw, types, xid)
-        if self._numbers_in:
+        if self._numbers_in and is_seen:
             oid = int.from_bytes(raw[1:5], "big")
             found = numbered_columns(self._side.rows, self._numbers_in, oid, xid)
             known = replace(known, catalog=found)
         if self._announcer is not None:
             self._announcer.announce(known, self._side.rows, position)
         return known
+
+    def _awaited(self, xid: int) -> bool:
+        """Waits until the catalogue has what a transaction did; False if that takes too long."""
+        until = time.monotonic() + _UNSEEN
+        while is_open := bool([*self._side.rows(_OPEN, str(xid))]):
+            if time.monotonic() > until:
+                break
+            time.sleep(_LOOK)
+        return not is_open
 
     def turn(self, now: float) -> None:
         """A heartbeat and a look at the slot, if it is time. Raises Unavailable, SettingsError."""

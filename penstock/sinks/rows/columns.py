@@ -58,7 +58,7 @@ class Columns:
             # The addresses stay valid for as long as the batch is, which is held here.
             kernel.penstock_rows_release(array)
         for number, one in enumerate(extras.values(), room - len(extras)):
-            self.native[number] = one.native if isinstance(one, Values) else _pointed(one)
+            self.native[number] = _pointed(one)
 
     def with_extras(self, **extras: Any) -> "Columns":
         """The same and more."""

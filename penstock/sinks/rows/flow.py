@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from penstock.model.machine import Named, step
+from penstock.model.machine import MachineEnum, step
 from penstock.sinks import Notify, ignore
 from penstock.sinks.settings import BreakerSettings, PressureSettings
 
@@ -19,7 +19,7 @@ CALM = 10.0  # seconds
 _INTERRUPTIONS = 3  # chains broken by others before we chain no more
 
 
-class PressureState(Named):
+class PressureState(MachineEnum):
     """How we send; the values are what /status and /metrics say."""
 
     NORMAL = "normal"
@@ -27,7 +27,7 @@ class PressureState(Named):
     CRITICAL = "critical"
 
 
-class PressureEvent(Named):
+class PressureEvent(MachineEnum):
     """What was seen in the answers."""
 
     BRISK = "brisk"  # no answer was slow for a while

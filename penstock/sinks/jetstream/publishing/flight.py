@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from penstock.model.machine import Named
+from penstock.model.machine import MachineEnum
 from penstock.model.position import Place
 from penstock.sinks.messages.message import Messages
 from penstock.sinks.rows.part import Origin
@@ -97,8 +97,8 @@ class Queue(deque[Messages]):
 
 
 def _fitting(messages: Messages, there: int, limit: int, size: int, *, first: bool) -> int:
-    """How many of the first fit and may end a batch, of those that are `there`; the `first` of a
-    batch do, up to an end."""
+    """How many of the first fit and may end a batch; the `first` of a batch do, up to an end.
+    `there`: how many there are."""
     count = min(limit, there)
     if count == there and messages.ends is None and messages.weight <= size:
         return count
@@ -106,7 +106,7 @@ def _fitting(messages: Messages, there: int, limit: int, size: int, *, first: bo
     return fits or (messages.least() if first else 0)
 
 
-class Sending(Named):
+class Sending(MachineEnum):
     UNREAD = "unread"  # what is stored has to be read; nothing of ours was in flight
     FLOWING = "flowing"  # batches follow each other
     REFUSED = "refused"  # a batch was refused: the other answers are waited for
@@ -114,7 +114,7 @@ class Sending(Named):
     CAREFUL = "careful"  # one atomic batch is in flight at most
 
 
-class SendingEvent(Named):
+class SendingEvent(MachineEnum):
     READ = "read"  # what is stored was read back
     EMPTIED = "emptied"  # the stream had messages and has none; it may know their ids
     STORED = "stored"  # the oldest batch in flight was stored
