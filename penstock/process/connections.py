@@ -50,7 +50,7 @@ class Server:
 
     def open(self) -> None:
         """Listens; idempotent. Raises Unavailable for a port that stays taken, SettingsError for
-        an address that is not this host's."""
+        an address that is not this host's, or a path that can't be a socket's."""
         if self._listening is not None:
             return
         kind, _, rest = self.address.partition(":")
@@ -59,7 +59,15 @@ class Server:
                 self._folder = tempfile.TemporaryDirectory(prefix="penstock-")
             path = rest or f"{self._folder.name}/socket"
             listening = socket.socket(socket.AF_UNIX)
-            listening.bind(path)
+            try:
+                listening.bind(path)
+            except OSError as error:
+                raise SettingsError(
+                    f"can't listen on {path}: {error.strerror or error}",
+                    "process",
+                    hint="set TMPDIR to a folder that is writable and short: a socket's path has"
+                    " 107 bytes",
+                ) from error
             listening.listen(_BACKLOG)
             self.address = f"unix:{path}"
         else:

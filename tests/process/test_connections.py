@@ -114,6 +114,12 @@ def test_an_address_that_is_not_this_hosts_is_a_clear_error(host: str) -> None:
         Server(f"tcp:{host}", echo).open()
 
 
+def test_a_path_that_no_socket_can_have_is_a_clear_error(tmp_path: Path) -> None:
+    for path in (tmp_path / ("long" * 30), tmp_path / "nowhere" / "s"):
+        with pytest.raises(SettingsError, match="TMPDIR"):
+            Server(f"unix:{path}", echo).open()
+
+
 def test_a_closed_server_takes_nobody(tmp_path: Path) -> None:
     for address in (f"unix:{tmp_path}/socket", "tcp:127.0.0.1"):
         with serving(address) as server:

@@ -2,7 +2,9 @@
 
 import json
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -97,6 +99,13 @@ def test_what_we_did_not_raise_is_tried_again() -> None:
     assert "without an error" in str(failure(None))
 
 
+@pytest.fixture
+def run() -> Iterator[Path]:
+    """As the service's: with a short path, as it holds a unix socket."""
+    with TemporaryDirectory(prefix="run-") as folder:
+        yield Path(folder)
+
+
 def pipeline_of(folder: Path, *statements: str, **spark: Any) -> Pipeline:
     document = {
         "backends": [{"name": "default", "type": "memory", "changes": CHANGES, "page": 300}],
@@ -108,13 +117,13 @@ def pipeline_of(folder: Path, *statements: str, **spark: Any) -> Pipeline:
     return parse_pipeline(json.dumps(document), environment={})
 
 
-def test_a_transform_that_spark_refuses_says_why(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_transform_that_spark_refuses_says_why(spark: SparkSession, run: Path) -> None:
     for sql, said in (
         ("SELEC * FROM changes", "PARSE_SYNTAX_ERROR"), ("SELECT nobody FROM changes", "nobody"),
     ):  # fmt: skip
-        pipeline = pipeline_of(tmp_path, sql)
+        pipeline = pipeline_of(run, sql)
         with pytest.raises(SettingsError, match=said) as caught:
-            start_query(spark, pipeline, pipeline.backends[0], run=tmp_path, attempt=1, reports={})
+            start_query(spark, pipeline, pipeline.backends[0], run=run, attempt=1, reports={})
         assert sql in caught.value.hint
 
 
@@ -153,10 +162,10 @@ TRANSFORMS: dict[str, tuple[list[str], set[str]]] = {
 
 
 def test_what_arrives_is_what_the_transform_makes_of_whole_rows(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, run: Path
 ) -> None:
     for name, (statements, through_the_jvm) in TRANSFORMS.items():
-        folder = tmp_path / name
+        folder = run / name
         folder.mkdir()
         pipeline = pipeline_of(folder, *statements, mode="rows")
         late = _late(spark, pipeline)
@@ -199,16 +208,16 @@ def arrived(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("statements", [["SELECT * FROM changes WHERE route <> 3"], []])
 def test_changes_have_their_hash_partition_and_statements_see_it(
-    spark: SparkSession, tmp_path: Path, statements: list[str]
+    spark: SparkSession, run: Path, statements: list[str]
 ) -> None:
-    whole = pipeline_of(tmp_path, *statements, trigger="50ms")
+    whole = pipeline_of(run, *statements, trigger="50ms")
     pipeline = whole.model_copy(update={"partitions": 5})
-    query = start_query(spark, pipeline, pipeline.backends[0], run=tmp_path, attempt=2, reports={})
+    query = start_query(spark, pipeline, pipeline.backends[0], run=run, attempt=2, reports={})
     try:
         query.processAllAvailable()
     finally:
         query.stop()
-    rows = arrived(tmp_path)
+    rows = arrived(run)
     found = {(row["collection"], row["document_id"], row["route"]) for row in rows}
     assert found == {row for row in hashed(5) if not statements or row[2] != 3}
     assert len({route for _, _, route in found}) > 1
@@ -222,30 +231,30 @@ def hashed(count: int) -> set[tuple[str, str, int]]:
 
 
 def test_what_a_failed_attempt_left_in_its_side_channel_goes(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, run: Path
 ) -> None:
-    pipeline = pipeline_of(tmp_path, "SELECT * FROM changes WHERE operation = 'UPDATE'")
-    left = tmp_path / "side-channel-default-6"
+    pipeline = pipeline_of(run, "SELECT * FROM changes WHERE operation = 'UPDATE'")
+    left = run / "side-channel-default-6"
     left.mkdir()
     (left / "17-0").write_bytes(b"of a worker that was killed")
-    checkpoint = tmp_path / "checkpoint-default-6"
+    checkpoint = run / "checkpoint-default-6"
     checkpoint.mkdir()
-    start_query(spark, pipeline, pipeline.backends[0], run=tmp_path, attempt=7, reports={}).stop()
+    start_query(spark, pipeline, pipeline.backends[0], run=run, attempt=7, reports={}).stop()
     assert not left.exists()
     assert not checkpoint.exists()
 
 
 def test_columns_that_a_transform_drops_or_doubles_are_named(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, run: Path
 ) -> None:
     for sql, said in (
         ("SELECT * EXCEPT (key) FROM changes", "lacks the columns key"),
         ("SELECT *, 'me' AS tenant FROM changes", "tenant"),
     ):
-        pipeline = pipeline_of(tmp_path, sql)
+        pipeline = pipeline_of(run, sql)
         with pytest.raises(PySparkException, match=said):
             start_query(
-                spark, pipeline, pipeline.backends[0], run=tmp_path, attempt=1, reports={}
+                spark, pipeline, pipeline.backends[0], run=run, attempt=1, reports={}
             ).processAllAvailable()
 
 
