@@ -42,6 +42,8 @@ class TableDatabase(ABC):
     gathers_rows = False
     """Whether rows of a part of a load are in memory before they are stored: they are read before
     the transaction begins then, for which other writers of the ledger would wait."""
+    side_by_side = 1
+    """How many tables are written at the same time by `StagedRows.early`."""
 
     @abstractmethod
     def ledger(self, cursor: Any) -> TargetLedger:

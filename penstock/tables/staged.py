@@ -6,7 +6,7 @@ statements whatever the number of rows.
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -142,6 +142,11 @@ class StagedRows(ABC):
         for one in changes:
             fold.add(one)
         return fold.steps()
+
+    def early(self, cursor: Any, steps: Sequence[Any]) -> Callable[[], None] | None:
+        """The part of `apply` that does not use the cursor; None: there is none. It may run in
+        another thread, within the cursor's transaction. `apply` has its result, or its error."""
+        return None
 
     def apply(self, cursor: Any, steps: Sequence[Any]) -> None:
         for step in steps:

@@ -95,9 +95,10 @@ class DeltaDatabase(SqliteDatabase):
 
     def __init__(
         self, ledger: Path, layouts: Mapping[tuple[str, str], DeltaLayout],
-        on_misfit: OnMisfit = "refuse",
+        on_misfit: OnMisfit = "refuse", side_by_side: int = 1,
     ) -> None:  # fmt: skip
         super().__init__(ledger)
+        self.side_by_side = side_by_side
         self._layouts, self._on_misfit = layouts, on_misfit
 
     def ledger(self, cursor: Any) -> TargetLedger:

@@ -101,8 +101,9 @@ class DeltaSinkSettings(TableSinkSettings):
     makes, but for those that a `schema` declares."""
     clean: Duration = Field(default=3600.0, ge=0)
     """Seconds between two compactions of a table, each after a commit; 0: none."""
-    workers: int = 1
-    """The ledger has one writer."""
+    workers: int = Field(default=2, ge=1, le=64)
+    """Tables that a commit writes side by side. More are worth it where the storage has to be
+    waited for; each needs memory for what it merges."""
     commit: DeltaCommitSettings = DeltaCommitSettings()
 
     @model_validator(mode="before")
@@ -132,8 +133,6 @@ class DeltaSinkSettings(TableSinkSettings):
 
     @model_validator(mode="after")
     def _is_for_delta(self) -> "DeltaSinkSettings":
-        if self.workers != 1:
-            raise ValueError("workers: the ledger has one writer: leave it out")
         if self.map_file:
             raise ValueError("map: a file is for a sink of type postgres: write the list here")
         if self.sid_column in self.history.kinds:
@@ -160,7 +159,12 @@ class DeltaSinkSettings(TableSinkSettings):
                 declared=declared(getattr(each.options, "schema", "")),
             )
             for each in self.tables()
-        }, self.on_misfit)  # fmt: skip
+        }, self.on_misfit, self.workers)  # fmt: skip
+
+    @property
+    def connections(self) -> int:
+        """See `TableSinkSettings`: the ledger has one writer."""
+        return 1
 
     @property
     def own_tables(self) -> Collection[tuple[str, str]]:

@@ -5,7 +5,8 @@ that the ledger lacks: its counter is higher then, and its place or part says wh
 """
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -72,6 +73,14 @@ def app_of(backend: str, source: str, table: str) -> str:
     return f"penstock/{backend}/{source}/{table}"
 
 
+class LedgerTable(NamedTuple):
+    """What the ledger has of a table: before a commit, or to store after it (`size`: None if there
+    was none)."""
+
+    known: KnownCommit
+    size: Mapping[str, Any] | None = None
+
+
 class FoldedChanges(NamedTuple):
     """Changes, and the rows that they come to; or the error that a value of them is refused by."""
 
@@ -97,6 +106,7 @@ class DeltaStagedRows(StagedRows):
         # A table has no unique index: rows are found by any key.
         self.destination = replace(destination, keys=frozenset([frozenset(self.unique)]))
         self._loaded: list[pa.Table] = []
+        self._early: tuple[FoldedChanges, Future[LedgerTable]] | None = None
 
     @property
     def app(self) -> str:
@@ -143,19 +153,47 @@ class DeltaStagedRows(StagedRows):
             return FoldedRows()
         return FoldedRows.of(changes, self.relation.key, keeps=keeps)
 
+    def early(self, cursor: Any, steps: Sequence[Any]) -> Callable[[], None] | None:
+        """See `StagedRows`. The ledger is read before, and written by `apply`; a commit that it
+        does not learn of is found by its counter, as after a kill."""
+        step: FoldedChanges = steps[0]
+        if step.error is not None:
+            return None
+        before = self._before(cursor)
+
+        def run() -> None:
+            found: Future[LedgerTable] = Future()
+            try:
+                found.set_result(self._committed(step, before))
+            except BaseException as error:
+                found.set_exception(error)
+            self._early = step, found
+
+        return run
+
     def apply(self, cursor: Any, steps: Sequence[Any]) -> None:
         step: FoldedChanges = steps[0]
         if step.error is not None:
             raise step.error
+        early, self._early = self._early, None
+        if early is not None and early[0] is step:
+            found = early[1].result()
+        else:
+            found = self._committed(step, self._before(cursor))
+        self._keep(cursor, found)
+
+    def _committed(self, step: FoldedChanges, before: LedgerTable) -> LedgerTable:
+        """Commits changes to the table. Uses no ledger."""
+        table, known = self._opened(before)
         last = step.changes[-1]
-        with self._committing(cursor) as (table, found, place):
-            if place is not None:
-                step = self._after(step, place)
+        with lake.translated("writing to", self.layout.uri):
+            if known.place:
+                step = self._after(step, Place.parse(known.place))
             if step.rows is None or not (len(step.rows) or step.folded.is_cleared):
-                return
-            commit = replace(found, place=str(Place(last.cursor, last.ordinal)))
+                return LedgerTable(known)
+            commit = self._next(known, place=str(Place(last.cursor, last.ordinal)))
             self._write(table, step.folded, step.rows, commit)
-            self._keep(cursor, table, commit)
+            return self._after_commit(table, known, commit)
 
     def _after(self, step: FoldedChanges, place: Place) -> FoldedChanges:
         """Without the changes that the table has, up to a place: there may be more of them than in
@@ -318,12 +356,27 @@ class DeltaStagedRows(StagedRows):
     @contextmanager
     def _committing(
         self, cursor: Any, *, takes_over: bool = False
-    ) -> Iterator[tuple[Any, DeltaCommit, Place | None]]:
-        """The table, what its next commit says, and up to which place it had changes before the
-        ledger. Raises SettingsError for a table that was made as another, and, unless a load
-        `takes_over`, where the last commit is another's, or the table lacks what the ledger has."""
+    ) -> Iterator[tuple[Any, KnownCommit]]:
+        """For a load or a repair, which has `_keep` called: see `_opened`."""
+        table, known = self._opened(self._before(cursor), takes_over=takes_over)
+        with lake.translated("writing to", self.layout.uri):
+            yield table, known
+
+    @property
+    def _target(self) -> str:
+        return f"{self.destination.schema}.{self.destination.table}"
+
+    def _before(self, cursor: Any) -> LedgerTable:
         ledger = self._ledger(cursor)
-        known, table = KnownCommit.read(ledger, self.app), lake.open_table(self.layout)
+        size = ledger.sizes(self._target).get(self._target, {})
+        return LedgerTable(KnownCommit.read(ledger, self.app), size)
+
+    def _opened(self, before: LedgerTable, *, takes_over: bool = False) -> tuple[Any, KnownCommit]:
+        """The table, and what is to be known of it: its counter, the writer, and up to which place
+        it had changes before the ledger. Raises SettingsError for a table that was made as another,
+        and, unless a load `takes_over`, where the last commit is another's, or the table lacks what
+        the ledger has."""
+        known, table = before.known, lake.open_table(self.layout)
         if table is None:
             raise SettingsError(
                 f"there is no table at {self.layout.uri} any more", "delta.table-missing",
@@ -335,7 +388,7 @@ class DeltaStagedRows(StagedRows):
             known = replace(known, parts=(), place="")
         elif number == known.number:
             if not takes_over:
-                self._verify_kept(ledger, table)
+                self._verify_kept(before, table)
         else:
             with lake.translated("reading", self.layout.uri):
                 last = lake.last_commit(table, self.app)
@@ -347,15 +400,15 @@ class DeltaStagedRows(StagedRows):
         writer = known.writer or uuid4().hex
         if takes_over:
             known = replace(known, parts=(), place="")
-        replace(known, number=number, writer=writer).write(ledger, self.app)
-        place = Place.parse(known.place) if known.place else None
-        with lake.translated("writing to", self.layout.uri):
-            yield table, DeltaCommit(app=self.app, number=number + 1, writer=writer), place
+        return table, replace(known, number=number, writer=writer)
 
-    def _verify_kept(self, ledger: Any, table: Any) -> None:
-        target = f"{self.destination.schema}.{self.destination.table}"
-        size = ledger.sizes(target).get(target, {})
-        if lake.was_restored(table, size.get("version", table.version())):
+    def _next(self, known: KnownCommit, *, place: str = "", part: str = "") -> DeltaCommit:
+        return DeltaCommit(
+            app=self.app, number=known.number + 1, writer=known.writer, place=place, part=part
+        )
+
+    def _verify_kept(self, before: LedgerTable, table: Any) -> None:
+        if lake.was_restored(table, (before.size or {}).get("version", table.version())):
             raise self._went_back
 
     @property
@@ -376,23 +429,28 @@ class DeltaStagedRows(StagedRows):
                 f" ended, {_RELOAD}",
             )
 
-    def _keep(self, cursor: Any, table: Any, commit: DeltaCommit) -> None:
-        """The ledger has the commit, and what it left; and now and then the table is cleaned, which
-        no commit of ours comes between."""
+    def _after_commit(self, table: Any, known: KnownCommit, commit: DeltaCommit) -> LedgerTable:
+        """What the ledger is to have of the commit; and now and then the table is cleaned, which no
+        commit of ours comes between."""
         if lake.number_of(table, self.app) != commit.number:
-            return  # there was nothing to change, of which delta-rs makes no commit
-        ledger = self._ledger(cursor)
-        known = replace(KnownCommit.read(ledger, self.app), number=commit.number)
-        known.write(ledger, self.app)
+            return LedgerTable(known)  # there was nothing to change: delta-rs made no commit
         layout, now = self.layout, time.monotonic()
         if layout.clean and now - _cleaned.setdefault(layout.uri, now) >= layout.clean:
             _cleaned[layout.uri] = now
             with suppress(PenstockError):  # it is tried again the next time
                 table = lake.clean(layout) or table
-        target = f"{self.destination.schema}.{self.destination.table}"
-        nulled = self._nulled.union(ledger.sizes(target).get(target, {}).get("nulled", ()))
         size = lake.size_at(table, datetime.now(UTC))
-        ledger.keep_size(target, {**size, **({"nulled": sorted(nulled)} if nulled else {})})
+        return LedgerTable(replace(known, number=commit.number), size)
+
+    def _keep(self, cursor: Any, found: LedgerTable) -> None:
+        """The ledger has what is known of the table."""
+        ledger = self._ledger(cursor)
+        found.known.write(ledger, self.app)
+        if found.size is not None:
+            was = ledger.sizes(self._target).get(self._target, {})
+            nulled = self._nulled.union(was.get("nulled", ()))
+            more = {"nulled": sorted(nulled)} if nulled else {}
+            ledger.keep_size(self._target, {**found.size, **more})
 
     # Loads.
 
@@ -408,9 +466,10 @@ class DeltaStagedRows(StagedRows):
 
     def clear(self, cursor: Any) -> None:
         nothing = self._own.empty_table()
-        with self._committing(cursor, takes_over=True) as (table, commit, _):
+        with self._committing(cursor, takes_over=True) as (table, known):
+            commit = self._next(known)
             lake.replace_all(table, nothing, self.mapping.own, commit)
-            self._keep(cursor, table, commit)
+            self._keep(cursor, self._after_commit(table, known, commit))
 
     def form(self, *, merges: bool) -> tuple[Sequence[str], bytes]:
         return [name for name in self.relation.names if name in self.written], b""
@@ -447,16 +506,16 @@ class DeltaStagedRows(StagedRows):
             rows = self._last_of_keys(rows)
         if self._is_log:
             rows = rows.append_column("_sequence", pa.array([point] * len(rows), pa.string()))
-        with self._committing(cursor) as (table, found, _):
-            parts = KnownCommit.read(self._ledger(cursor), self.app).parts
-            if part in parts:
+        with self._committing(cursor) as (table, known):
+            if part in known.parts:
+                self._keep(cursor, LedgerTable(known))
                 return
-            commit = replace(found, part=part)
+            commit = self._next(known, part=part)
             if merges and not self._is_log:
                 self._merge_loaded(table, rows, commit)
             else:
                 lake.append(table, rows, commit)
-            self._keep(cursor, table, commit)
+            self._keep(cursor, self._after_commit(table, known, commit))
 
     def _last_of_keys(self, rows: pa.Table) -> pa.Table:
         """One that is changed while a part of all partitions is read may be in it twice."""
@@ -495,9 +554,10 @@ class DeltaStagedRows(StagedRows):
         rows = marked(self._beside(self.compared(lines), keys), is_gone=False)
         parts = [rows, *(marked(each, is_gone=True) for each in gone)]
         rows = pa.concat_tables(parts, promote_options="permissive")
-        with self._committing(cursor) as (table, commit, _):
+        with self._committing(cursor) as (table, known):
+            commit = self._next(known)
             lake.merge(table, rows, self.key, self._prunes, commit)
-            self._keep(cursor, table, commit)
+            self._keep(cursor, self._after_commit(table, known, commit))
 
     def preview(self, cursor: Any, line: str) -> tuple[dict[str, Any], dict[str, Any] | None]:
         names = [*self.relation.names]

@@ -1,9 +1,10 @@
 """Changes of a table -> its target, by one connection: what is refused is isolated."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from operator import attrgetter, itemgetter
 from typing import Any, Literal
@@ -62,6 +63,38 @@ class Applier(HeldConnection):
     def close(self) -> None:
         super().close()
         self._staged, self._refused = {}, {}
+
+    def apply_early(self, cursor: Any, parts: Parts, rows: Mapping[int, LedgerRow]) -> Parts:
+        """Writes the first changes of several targets side by side, as far as that is not in the
+        transaction (see `StagedRows.early`). Returns the parts with the plans that are written:
+        `apply` of these stores their results. The transaction goes on meanwhile, and no thread
+        outlives this call: so the transaction still keeps other writers away, and its savepoints
+        have one thread. What is not stored, as the transaction fails, is as after a kill."""
+        if self._database.side_by_side < 2 or len({table.target for table in parts}) < 2:
+            return parts
+        found, runs = {**parts}, dict[str, list[Callable[[], None]]]()
+        for table, (first, *rest) in parts.items():
+            row = rows[table.id]
+            if not row.is_live or first.changes[0].cursor < row.last_point:
+                continue
+            try:
+                with self._database.translated("writing"), cursor.connection.transaction():
+                    staged = self._stage(cursor, table, row, first.relation)
+                    if self._staged[table.id].get((first.relation, row.columns)) is not staged:
+                        continue  # its columns have changed
+                    plan = self._plan(cursor, table, row, first)
+                    run = staged.early(cursor, plan.steps)
+            except PenstockError:  # `apply` meets it again, and handles it
+                self._staged.pop(table.id, None)
+                continue
+            found[table] = [replace(first, plan=plan), *rest]
+            if run is not None:
+                runs.setdefault(table.target, []).append(run)
+        if len(runs) > 1:
+            with ThreadPoolExecutor(self._database.side_by_side, "penstock-table") as pool:
+                for some in runs.values():
+                    pool.submit(_one_after_the_other, some)
+        return found
 
     def apply(
         self, cursor: Any, table: SourceTable, row: LedgerRow, stretch: Stretch,
@@ -305,6 +338,11 @@ class _Divided(Exception):
 
 
 _place = attrgetter("cursor", "ordinal")
+
+
+def _one_after_the_other(runs: Iterable[Callable[[], None]]) -> None:
+    for run in runs:
+        run()
 
 
 def operations(changes: Sequence[LineChange]) -> Counter[str]:

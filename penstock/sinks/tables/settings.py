@@ -198,6 +198,11 @@ class TableSinkSettings(Settings):
         return self
 
     @property
+    def connections(self) -> int:
+        """How many workers commit apart, each by a connection of its own."""
+        return self.workers
+
+    @property
     @abstractmethod
     def own_tables(self) -> Collection[tuple[str, str]]:
         """The tables (schema, name) of the ledger."""

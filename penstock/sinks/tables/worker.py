@@ -180,18 +180,23 @@ class Worker:
                 references=self.references, isolates=isolates, refused=refused,
                 open=commit.open, works={},
             )  # fmt: skip
+            new: dict[SourceTable, Sequence[Stretch]] = {}
             tied: dict[object, dict[SourceTable, Sequence[Stretch]]] = {}
             for table, stretches in commit.tables.items():
                 row = rows.get(table.id)
                 if row is None or row.commits < self._commits.get(table.id, 0):
                     raise went_back(f"the ledger had commits of {table.name} that it lacks")
                 writing.works[table] = TableWork(row, stretches[-1].last, row.is_live)
-                new = [each for whole in stretches if (each := whole.after(row)).changes]
+                some = [each for whole in stretches if (each := whole.after(row)).changes]
                 counted.known += sum(len(each.changes) for each in stretches)
-                counted.known -= sum(len(each.changes) for each in new)
-                if new:
-                    group = self.references.tied(table.target)
-                    tied.setdefault(group if len(group) > 1 else table, {})[table] = new
+                counted.known -= sum(len(each.changes) for each in some)
+                if some:
+                    new[table] = some
+            if not isolates and refused is None:
+                new = {**self._applier.apply_early(cursor, new, rows)}
+            for table, unstored in new.items():
+                group = self.references.tied(table.target)
+                tied.setdefault(group if len(group) > 1 else table, {})[table] = unstored
             for parts in tied.values():
                 writing.apply(parts)
             counted.tables = {

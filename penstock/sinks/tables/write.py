@@ -78,7 +78,7 @@ class TableWrite:
     def __init__(self, settings: TableSinkSettings, progress: Progress) -> None:
         self._settings, self._database = settings, settings.database()
         self._progress = progress
-        self._workers = [Worker(settings, number) for number in range(settings.workers)]
+        self._workers = [Worker(settings, number) for number in range(settings.connections)]
         self._map = TableMap(settings)
         self._references: References | None = None  # None: not asked yet
         self._order, self._tracker = Order(_PART), Tracker()

@@ -293,7 +293,6 @@ def test_a_preview_shows_rows_and_makes_nothing(there: Lake, sink_of: SinkOf) ->
         ({"location": "/lake/table"}, {}, "write {table}"),
         ({"location": "/lake/{other}/{table}"}, {}, "write {table}"),
         ({"location": "s3://lake/{table}"}, {}, "name a SQLite file"),
-        ({"workers": 2}, {}, "one writer"),
         ({"history": {"start": "sid"}}, {}, "both have the name sid"),
         ({}, {"filter": "id > 1"}, "`filter`, which a sink of type delta does not have: give"),
         (

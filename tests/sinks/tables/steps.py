@@ -52,11 +52,27 @@ CHANGING = {
     ),
 }
 STEPS = LOADING | CHANGING
+OF_DELTA = {
+    "one of the tables is written": (
+        "penstock.sinks.delta.staged:DeltaStagedRows._committed",
+        "after",
+    ),
+    "tables are written and not stored": (
+        "penstock.sinks.tables.apply:Applier.apply_early",
+        "after",
+    ),
+}
+
+
+def steps_of(target: str) -> dict[str, tuple[str, str]]:
+    """Those of a sink of tables: of a file, the URL of a database, or a folder of Delta tables."""
+    is_delta = "://" not in target and not Path(target).suffix
+    return STEPS | OF_DELTA if is_delta else STEPS
 
 
 def arm(step: str) -> None:
     """Has this process killed at the step."""
-    path, when = STEPS[step]
+    path, when = (STEPS | OF_DELTA)[step]
     module, _, name = path.partition(":")
     owner, _, method = name.partition(".")
     kind = getattr(importlib.import_module(module), owner)
@@ -141,7 +157,7 @@ def main(source: str, target: str, positions: str) -> None:
     of = lambda url: Database(name=url.rpartition("/")[2], url=url)  # noqa: E731
     reads = of(source)
     writes = of(target) if "://" in target else Path(target)
-    for step in (*STEPS, ""):
+    for step in (*steps_of(target), ""):
         until(lambda: not reads.execute(BUSY), 60)
         if (process := os.fork()) == 0:
             run(reads, writes, positions, step)
