@@ -39,13 +39,15 @@ class _RefusedWhole(Exception):
 class WorkerReport:
     """What a worker did since it was asked last."""
 
-    known: int = 0  # changes that were stored already
+    stored: int = 0  # changes that were applied, or are held in the ledger
+    known: int = 0  # those that were stored already
     commits: int = 0
     seconds: float = 0.0  # that commits took
     error: str = ""  # why it cannot commit now
     tables: dict[SourceTable, TableWork] = field(default_factory=dict)
 
     def add(self, later: "WorkerReport") -> None:
+        self.stored += later.stored
         self.known += later.known
         self.commits += later.commits
         self.seconds += later.seconds
@@ -188,8 +190,9 @@ class Worker:
                     raise went_back(f"the ledger had commits of {table.name} that it lacks")
                 writing.works[table] = TableWork(row, stretches[-1].last, row.is_live)
                 some = [each for whole in stretches if (each := whole.after(row)).changes]
-                counted.known += sum(len(each.changes) for each in stretches)
-                counted.known -= sum(len(each.changes) for each in some)
+                fresh = sum(len(each.changes) for each in some)
+                counted.known += sum(len(each.changes) for each in stretches) - fresh
+                counted.stored += fresh
                 if some:
                     new[table] = some
             if not isolates and refused is None:
@@ -208,6 +211,7 @@ class Worker:
             sizes = ledger.sizes(*{table.target for table in commit.tables})
             for table, one in counted.tables.items():
                 one.size = sizes.get(table.target, {})
+                counted.stored -= one.letters.total()
         commits = {table.id: rows[table.id].commits + 1 for table in counted.tables}
         self._commits |= commits
         counted.seconds = time.monotonic() - begun

@@ -93,7 +93,7 @@ class TableWrite:
         self._passed: dict[PartitionId, Place] = {}
         self._position: dict[PartitionId, Place] = {}
         self._unnoted: dict[PartitionId, Place] = {}  # of it: what the ledger does not have yet
-        self._applied = self._known = self._size = 0
+        self._stored = self._known = self._size = 0
         self._reported_at = self._noted_at = self._asked_at = 0.0  # monotonic seconds
 
     def run(self, changes: Iterable[pa.RecordBatch]) -> Receipt:
@@ -129,7 +129,7 @@ class TableWrite:
                 worker.commits.close()
             self._sources.close()
         return Receipt(
-            position=self._position, published=self._applied, duplicates=self._known,
+            position=self._position, published=self._stored, duplicates=self._known,
             size=self._size, numbers={"details": {"workers": len(self._workers)}},
         )  # fmt: skip
 
@@ -358,12 +358,12 @@ class TableWrite:
         done = {str(number): each.take_report() for number, each in enumerate(self._workers)}
         tables = [(table, one) for each in done.values() for table, one in each.tables.items()]
         error = next((each.error for each in done.values() if each.error), "")
-        self._applied += sum(one.applied.total() for _, one in tables)
+        self._stored += sum(each.stored for each in done.values())
         self._known += sum(each.known for each in done.values())
         commits = {name: each.commits for name, each in done.items() if each.commits}
         if commits or error:
             self._progress.report({
-                "published": self._applied, "duplicates": self._known, "size": self._size,
+                "published": self._stored, "duplicates": self._known, "size": self._size,
                 "connected": not error, "error": error,
                 "dead_letters": dict(sum((one.letters for _, one in tables), Counter())),
                 "commits": commits,

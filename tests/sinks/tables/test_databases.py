@@ -126,9 +126,10 @@ def test_a_dead_letter_keeps_what_was_not_sent(there: Place) -> None:
 def test_a_table_waits_from_a_refused_change_on_until_it_is_resumed(there: Place) -> None:
     there.execute(TARGET)
     sink, noted = there.sink({"on_error": "suspend"}), Noted()
-    sink.write([rows_of("INSERT 1 one", "INSERT 2 too-long", "UPDATE 1 uno")], noted)
-    sink.write([rows_of("INSERT 3 tre", commit=2)], noted)
+    first = sink.write([rows_of("INSERT 1 one", "INSERT 2 too-long", "UPDATE 1 uno")], noted)
+    second = sink.write([rows_of("INSERT 3 tre", commit=2)], noted)
     assert there.items == [(1, "one")]
+    assert (first.published, second.published) == (3, 1), "what waits in the ledger is stored"
     assert noted.position == {SHOP: Position("00000000/00000002", 0)}
     assert applied_of(noted) == {"INSERT": 1}
     (table,) = sink.tables()
