@@ -28,7 +28,7 @@ from penstock.ops.status import Status
 from tests.deploy.play import ORDER, SERVICES, Play, played
 from tests.deploy.programs import prometheus_program
 from tests.deploy.test_alerts import FILE, RULES
-from tests.docs.pages import ROOT
+from tests.deploy.test_grafana import PANELS
 from tests.ops.test_metrics import BACKEND, SINK, STATUS
 from tests.pipeline.running import count
 from tests.servers import EmbeddedServer, free_port
@@ -36,8 +36,6 @@ from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.spark]
 
-DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "penstock.json").read_text())
-PANELS = [each for each in DASHBOARD["panels"] if each["type"] != "row"]
 TARGETS = [(each["expr"], each["legendFormat"]) for panel in PANELS for each in panel["targets"]]
 OWN = "penstock"  # the job of the pipeline that runs
 VARIABLES = {"$__rate_interval": "1m", "$job": ".*", "$instance": ".*"}
@@ -192,17 +190,3 @@ def test_each_panel_shows_something(prometheus: Prometheus) -> None:
             assert all(each.get(label) for each in found), (expression, label)
         for each in selectors(expression):
             assert prometheus.ask(each), each
-
-
-def test_panels_neither_overlap_nor_share_a_number() -> None:
-    places = [
-        (x, y)
-        for panel in DASHBOARD["panels"]
-        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
-        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
-    ]
-    assert len(places) == len(set(places))
-    assert max(x for x, _ in places) < 24
-    ids = [panel["id"] for panel in DASHBOARD["panels"]]
-    assert len(ids) == len(set(ids))
-    assert all(panel["description"] for panel in PANELS)

@@ -201,6 +201,9 @@ def test_a_publications_filter_and_columns_hold(spark: SparkSession, table: Data
 
 
 def test_what_is_no_table_is_an_error_at_load(spark: SparkSession, table: Database) -> None:
+    given = {"backend": "postgres", "connection": table.url}
+    with pytest.raises(AnalysisException, match=r"spark\.table-missing"):
+        spark.read.format("penstock").options(**given).load().collect()
     table.execute("CREATE VIEW seen AS SELECT * FROM t")
     for name in ("public.nothing", "public.seen", "elsewhere.t"):
         with pytest.raises(AnalysisException, match=f"there is no table {name}"):
@@ -234,12 +237,6 @@ def test_a_dataframe_of_long_ago_says_what_to_do(spark: SparkSession, table: Dat
     with pytest.raises(PythonException, match="make the DataFrame anew") as caught:
         frame.count()
     assert "spark.snapshot-ended" in str(caught.value)
-
-
-def test_a_batch_needs_a_table(spark: SparkSession, table: Database) -> None:
-    given = {"backend": "postgres", "connection": table.url}
-    with pytest.raises(AnalysisException, match=r"spark\.table-missing"):
-        spark.read.format("penstock").options(**given).load().collect()
 
 
 def test_a_type_that_no_column_has_is_refused_before_anything_is_read() -> None:

@@ -135,14 +135,11 @@ def test_partitions_of_a_feed_are_read_side_by_side(spark: SparkSession, tmp_pat
         assert places == sorted(places)
 
 
-def test_an_unknown_option_is_refused_and_the_nearest_named(spark: SparkSession) -> None:
-    with pytest.raises(AnalysisException, match=r"did you mean '?changes'?"):
-        source(spark, chanes=1)
-
-
-def test_a_dataframe_without_a_needed_column_is_refused(
+def test_an_unknown_option_and_a_dataframe_without_a_needed_column_are_refused(
     spark: SparkSession, tmp_path: Path
 ) -> None:
+    with pytest.raises(AnalysisException, match=r"did you mean '?changes'?"):
+        source(spark, chanes=1)
     with pytest.raises(StreamingQueryException, match="lacks the columns after"):
         sink(source(spark).drop("after"), tmp_path, tmp_path / "checkpoint").awaitTermination(60)
 

@@ -129,42 +129,27 @@ def _settled(folder: Path, seconds: float) -> bool:
     return len(done) >= 3 and time.time() - done[-1] >= seconds and (not seconds or len(idle) >= 5)
 
 
-@pytest.fixture(scope="module")
-def calls(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    return run(spark, tmp_path_factory.mktemp("recorder"), seconds=1.5)
-
-
 def pids(calls: list[Any], *what: str) -> set[int]:
     return {call["pid"] for call in calls if call["what"] in what}
 
 
-def test_planner_tasks_and_commit_are_different_processes(calls: list[Any]) -> None:
+def test_who_is_called_where_and_when(spark: SparkSession, tmp_path: Path) -> None:
+    calls = run(spark, tmp_path, seconds=1.5)
     planner = pids(calls, "latestOffset", "partitions", "initialOffset", "source commit")
     assert len(planner) == 1
-    assert not planner & pids(calls, "read", "write")
-    assert not planner & pids(calls, "sink commit")
-
-
-def test_readers_are_made_in_processes_that_never_plan(calls: list[Any]) -> None:
-    assert pids(calls, "reader made") - pids(calls, "latestOffset")
-
-
-def test_the_source_is_asked_on_every_trigger_idle_or_not(calls: list[Any]) -> None:
+    assert not planner & pids(calls, "read", "write"), "tasks are other processes"
+    assert not planner & pids(calls, "sink commit"), "so is the sink's commit"
+    readers = pids(calls, "reader made") - pids(calls, "latestOffset")
+    assert readers, "readers are made in processes that never plan, too"
     idle = [call for call in calls if call["what"] == "latestOffset" and call["start"] == 3]
-    assert len(idle) >= 5
-
-
-def test_the_start_of_latest_offset_is_committed_to_the_sink(calls: list[Any]) -> None:
+    assert len(idle) >= 5, "the source is asked on every trigger, idle or not"
     committed = 0
     for call in calls:
         committed += call["what"] == "sink commit"
         if call["what"] == "latestOffset":
-            assert call["start"] <= committed
-
-
-def test_the_sources_commit_lags_and_does_not_come_while_idle(calls: list[Any]) -> None:
+            assert call["start"] <= committed, "what it starts at is committed to the sink"
     ends = [call["end"] for call in calls if call["what"] == "source commit"]
-    assert max(ends, default=0) < 3
+    assert max(ends, default=0) < 3, "the source's commit lags, and does not come while idle"
 
 
 def test_after_a_crash_partitions_may_come_before_anything_else(

@@ -206,21 +206,25 @@ def arrived(folder: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in row.items() if key != "captured_at"} for row in rows]
 
 
-@pytest.mark.parametrize("statements", [["SELECT * FROM changes WHERE route <> 3"], []])
 def test_changes_have_their_hash_partition_and_statements_see_it(
-    spark: SparkSession, run: Path, statements: list[str]
+    spark: SparkSession, run: Path
 ) -> None:
-    whole = pipeline_of(run, *statements, trigger="50ms")
-    pipeline = whole.model_copy(update={"partitions": 5})
-    query = start_query(spark, pipeline, pipeline.backends[0], run=run, attempt=2, reports={})
-    try:
-        query.processAllAvailable()
-    finally:
-        query.stop()
-    rows = arrived(run)
-    found = {(row["collection"], row["document_id"], row["route"]) for row in rows}
-    assert found == {row for row in hashed(5) if not statements or row[2] != 3}
-    assert len({route for _, _, route in found}) > 1
+    for statements in (["SELECT * FROM changes WHERE route <> 3"], []):
+        folder = run / str(len(statements))
+        folder.mkdir()
+        whole = pipeline_of(folder, *statements, trigger="50ms")
+        pipeline = whole.model_copy(update={"partitions": 5})
+        query = start_query(
+            spark, pipeline, pipeline.backends[0], run=folder, attempt=2, reports={}
+        )
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+        rows = arrived(folder)
+        found = {(row["collection"], row["document_id"], row["route"]) for row in rows}
+        assert found == {row for row in hashed(5) if not statements or row[2] != 3}
+        assert len({route for _, _, route in found}) > 1
 
 
 def hashed(count: int) -> set[tuple[str, str, int]]:

@@ -93,9 +93,15 @@ REFUSED = [
 ]
 
 
-def test_what_does_not_take_rows_one_by_one_says_why(spark: SparkSession) -> None:
+def test_what_does_not_take_rows_one_by_one_says_why_and_others_have_another_identity(
+    spark: SparkSession,
+) -> None:
     found = {sql: SparkStatements(spark, pipeline_of(sql)).refusal for sql, _ in REFUSED}
     assert [(sql, found[sql]) for sql, why in REFUSED if why not in found[sql]] == []
+    identities = {
+        SparkStatements(spark, pipeline_of(*[MASKED] * count)).identity for count in (1, 2)
+    }
+    assert len(identities) == 2
 
 
 def test_rows_that_no_chunk_can_have_are_an_error(spark: SparkSession) -> None:
@@ -121,11 +127,3 @@ def test_an_error_of_a_statement_has_no_value_of_a_row(spark: SparkSession) -> N
         through(SparkStatements(spark, pipeline_of(sql)), rows_of(3), "json")
     assert "123-45" not in str(caught.value)
     assert caught.value.__cause__ is None
-
-
-def test_other_statements_have_another_identity(spark: SparkSession) -> None:
-    one, other = (
-        SparkStatements(spark, pipeline_of(*steps)).identity
-        for steps in ((MASKED,), (MASKED, MASKED))
-    )
-    assert one != other

@@ -73,41 +73,33 @@ def warming(pipeline: Pipeline, tmp_path: Path) -> Iterator[Warming]:
     ids=["realtime", "rows"],
     indirect=True,
 )
-def test_every_kind_of_worker_is_there_and_stays(warming: Warming, spark: SparkSession) -> None:
+def test_every_kind_of_worker_is_there_and_stays_and_has_imported_what_it_needs(
+    warming: Warming, spark: SparkSession
+) -> None:
     until_warm(warming, spark)
     before = workers()
     assert KINDS | {PLANNER} <= set(before.values())
+    mapped = set()
+    for pid, kind in before.items():
+        with suppress(psutil.Error):
+            if any("psycopg" in each.path for each in psutil.Process(pid).memory_maps()):
+                mapped.add(kind)
+    assert mapped >= {"worker", PLANNER}
     warming.end()
+    assert spark.streams.active == []
     after = workers()
     assert set(after.values()) >= KINDS
     assert {pid for pid, kind in after.items() if kind in KINDS} <= set(before)
 
 
-def test_workers_have_imported_what_the_pipeline_needs(
-    warming: Warming, spark: SparkSession
-) -> None:
-    until_warm(warming, spark)
-    mapped = set()
-    for pid, kind in workers().items():
-        with suppress(psutil.Error):
-            if any("psycopg" in each.path for each in psutil.Process(pid).memory_maps()):
-                mapped.add(kind)
-    assert mapped >= {"worker", PLANNER}
-
-
-def test_it_may_begin_again(warming: Warming, spark: SparkSession) -> None:
-    for _ in range(2):
-        until_warm(warming, spark)
-        assert [query.name for query in spark.streams.active] == ["warming"]
-        warming.end()
-        assert spark.streams.active == []
-
-
-def test_when_it_fails_that_is_told_and_it_is_tried_again(
+def test_it_begins_again_after_its_end_and_when_it_fails_which_is_told(
     warming: Warming, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "PACE", 1)
     until_warm(warming, spark)
+    warming.end()
+    until_warm(warming, spark)
+    assert [query.name for query in spark.streams.active] == ["warming"]
     for query in spark.streams.active:
         query.stop()
     with structlog.testing.capture_logs() as logs:
