@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 from typing import Any, Literal
 
 from psycopg import sql
@@ -39,9 +40,9 @@ class TableDatabase(ABC):
     """How a parameter is written."""
     locks_rows = True
     """Whether a SELECT may lock rows (FOR SHARE); else writers of the database wait anyway."""
-    gathers_rows = False
-    """Whether rows of a part of a load are in memory before they are stored: they are read before
-    the transaction begins then, for which other writers of the ledger would wait."""
+    gathers_in: Path | None = None
+    """In a file of which folder rows of a part of a load are gathered (None: they are not): all are
+    read before the transaction begins then, for which other writers of the ledger would wait."""
     side_by_side = 1
     """How many tables are written at the same time by `StagedRows.early`."""
 

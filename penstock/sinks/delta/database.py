@@ -91,14 +91,12 @@ class DeltaLedger(SqliteLedger):
 class DeltaDatabase(SqliteDatabase):
     """See `TableDatabase`. `layouts`: of each target, by its schema and name."""
 
-    gathers_rows = True
-
     def __init__(
         self, ledger: Path, layouts: Mapping[tuple[str, str], DeltaLayout],
         on_misfit: OnMisfit = "refuse", side_by_side: int = 1,
     ) -> None:  # fmt: skip
         super().__init__(ledger)
-        self.side_by_side = side_by_side
+        self.side_by_side, self.gathers_in = side_by_side, ledger.parent
         self._layouts, self._on_misfit = layouts, on_misfit
 
     def ledger(self, cursor: Any) -> TargetLedger:
@@ -140,6 +138,7 @@ class DeltaDatabase(SqliteDatabase):
         options: dict[str, Any] = {
             "layout": self._layouts[found.schema, found.table],
             "ledger": self.ledger,
+            "spool": self.path.parent,
             "on_misfit": self._on_misfit,
         }
         if periods is not None:

@@ -5,7 +5,7 @@ commit, which is of the version that was loaded or fails.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -164,10 +164,12 @@ def last_commit(table: DeltaTable, app: str) -> DeltaCommit | None:
     return None
 
 
-def append(table: DeltaTable, rows: pa.Table, commit: DeltaCommit) -> None:
-    write_deltalake(
-        table, _whole(rows, schema_of(table)), mode="append", commit_properties=commit.properties
-    )
+def append(table: DeltaTable, parts: Iterable[pa.Table], commit: DeltaCommit) -> None:
+    """One commit of rows that come in parts."""
+    schema = schema_of(table)
+    batches = (batch for rows in parts for batch in _whole(rows, schema).to_batches())
+    reader = pa.RecordBatchReader.from_batches(schema, batches)
+    write_deltalake(table, reader, mode="append", commit_properties=commit.properties)
 
 
 def replace_all(

@@ -1,9 +1,14 @@
-"""Changes of a table -> rows of Arrow: folded by key, or one for each change. Pure."""
+"""Changes of a table -> rows of Arrow: folded by key, or one for each change; rows of a load."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.model.errors import Rejected, SettingsError
@@ -65,6 +70,48 @@ class FoldedRows:
         key, width = relation.key, len(relation.names)
         return [of_key(text, key, width) if row is None else row[0]
                 for text, row in self.rows.items()]  # fmt: skip
+
+
+class SpooledRows:
+    """Rows of a part of a load, which may be a whole table: in a file of a folder, without a name.
+    With a `key`, of rows with the same values there the last one counts."""
+
+    def __init__(self, folder: Path, key: Sequence[str] = ()) -> None:
+        self._file: Any = TemporaryFile(dir=folder)  # noqa: SIM115 - `parts` closes it
+        self._writer: Any = None
+        self._key, self._last = key, dict[tuple[Any, ...], int]()
+        self._count = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._count)
+
+    def add(self, rows: pa.Table) -> None:
+        if self._writer is None:
+            options = pa.ipc.IpcWriteOptions(compression="lz4")
+            self._writer = pa.ipc.new_stream(self._file, rows.schema, options=options)
+        self._writer.write_table(rows)
+        if self._key:
+            self._last.update(zip(tuples(rows, self._key), count(self._count)))
+        self._count += len(rows)
+
+    def parts(self) -> Iterator[pa.Table]:
+        """All that was added; once."""
+        self._writer.close()
+        self._file.seek(0)
+        kept = np.ones(self._count, np.bool_)
+        if self._key and len(self._last) < self._count:
+            kept[:] = False
+            kept[[*self._last.values()]] = True
+        start = 0
+        with closing(self._file):
+            for batch in pa.ipc.open_stream(self._file):
+                mask = kept[start : start + len(batch)]
+                start += len(batch)
+                yield pa.Table.from_batches([batch if mask.all() else batch.filter(pa.array(mask))])
+
+
+def tuples(rows: pa.Table, names: Sequence[str]) -> list[tuple[Any, ...]]:
+    return list(zip(*(rows.column(name).to_pylist() for name in names), strict=True))
 
 
 def of_key(text: str, key: Sequence[int], width: int) -> str:

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 from zlib import crc32
@@ -25,7 +26,15 @@ from penstock.model.position import ROWS, Place
 from penstock.sinks.delta import lake
 from penstock.sinks.delta.kinds import OnMisfit, is_box_array, kind_of
 from penstock.sinks.delta.lake import DeltaCommit, DeltaLayout
-from penstock.sinks.delta.rows import GONE, FoldedRows, ReadRows, log_rows, read_rows
+from penstock.sinks.delta.rows import (
+    GONE,
+    FoldedRows,
+    ReadRows,
+    SpooledRows,
+    log_rows,
+    read_rows,
+    tuples,
+)
 from penstock.tables.fold import LINES, Move
 from penstock.tables.lines import LineChange, RelationColumn, SourceRelation
 from penstock.tables.staged import Destination, RowMapping, StagedRows
@@ -98,14 +107,15 @@ class DeltaStagedRows(StagedRows):
 
     def __init__(
         self, relation: SourceRelation, destination: Destination, mapping: RowMapping, number: int,
-        *, layout: DeltaLayout, ledger: Any, on_misfit: OnMisfit = "refuse",
+        *, layout: DeltaLayout, ledger: Any, spool: Path, on_misfit: OnMisfit = "refuse",
     ) -> None:  # fmt: skip
         super().__init__(relation, destination, mapping, number)
         self.layout, self._ledger, self._on_misfit = layout, ledger, on_misfit
+        self._spool = spool
         self._nulled: frozenset[str] = frozenset()  # columns that are, for values that do not fit
         # A table has no unique index: rows are found by any key.
         self.destination = replace(destination, keys=frozenset([frozenset(self.unique)]))
-        self._loaded: list[pa.Table] = []
+        self._loaded: SpooledRows  # within `loading`
         self._early: tuple[FoldedChanges, Future[LedgerTable]] | None = None
 
     @property
@@ -209,7 +219,7 @@ class DeltaStagedRows(StagedRows):
 
     def _write(self, table: Any, folded: Any, rows: pa.Table, commit: DeltaCommit) -> None:
         if self._is_log:
-            lake.append(table, rows, commit)
+            lake.append(table, [rows], commit)
             return
         rows = self._completed(table, folded, rows)
         if folded.is_cleared:
@@ -476,7 +486,7 @@ class DeltaStagedRows(StagedRows):
 
     def load(self, cursor: Any, pieces: Iterable[bytes], *, merges: bool) -> int:
         lines = b"".join(pieces)
-        self._loaded.append(self._loaded_rows(lines))
+        self._loaded.add(self._loaded_rows(lines))
         return lines.count(b"\n")
 
     def _loaded_rows(self, lines: bytes) -> pa.Table:
@@ -487,8 +497,9 @@ class DeltaStagedRows(StagedRows):
         names, _ = self.form(merges=False)
         rows = self._read(texts, names, self._own)
         if self._is_log:
-            operations = pa.array(["READ"] * len(rows), pa.string())
-            return self._beside(rows.append_column("_operation", operations))
+            for name, text in (("_operation", "READ"), ("_sequence", self._point)):
+                rows = rows.append_column(name, pa.array([text] * len(rows), pa.string()))
+            return self._beside(rows)
         numbers = [names.index(name) for name in self.key]
         cells = (line.split("\t") for line in texts)
         keys = ["\t".join([row[number] for number in numbers]) for row in cells]
@@ -496,31 +507,22 @@ class DeltaStagedRows(StagedRows):
 
     @contextmanager
     def loading(self, cursor: Any, part: str, point: str, *, merges: bool) -> Iterator[None]:
-        self._loaded = []
+        # One that is changed while a part of all partitions is read may be in it twice.
+        key = self.key if self.mapping.source == ROWS else ()
+        self._loaded, self._point = SpooledRows(self._spool, key), point
         yield
-        rows = pa.concat_tables(self._loaded) if self._loaded else None
-        self._loaded = []
-        if rows is None or not len(rows):
+        if not self._loaded:
             return
-        if self.mapping.source == ROWS:
-            rows = self._last_of_keys(rows)
-        if self._is_log:
-            rows = rows.append_column("_sequence", pa.array([point] * len(rows), pa.string()))
         with self._committing(cursor) as (table, known):
             if part in known.parts:
                 self._keep(cursor, LedgerTable(known))
                 return
             commit = self._next(known, part=part)
             if merges and not self._is_log:
-                self._merge_loaded(table, rows, commit)
+                self._merge_loaded(table, pa.concat_tables(self._loaded.parts()), commit)
             else:
-                lake.append(table, rows, commit)
+                lake.append(table, self._loaded.parts(), commit)
             self._keep(cursor, self._after_commit(table, known, commit))
-
-    def _last_of_keys(self, rows: pa.Table) -> pa.Table:
-        """One that is changed while a part of all partitions is read may be in it twice."""
-        last = {key: number for number, key in enumerate(tuples(rows, self.key))}
-        return rows.take(pa.array(sorted(last.values()), pa.int64()))
 
     def _merge_loaded(self, table: Any, rows: pa.Table, commit: DeltaCommit) -> None:
         lake.merge(table, marked(rows, is_gone=False), self.key, self._prunes, commit)
@@ -617,7 +619,3 @@ def wrong_names(relation: SourceRelation, layout: DeltaLayout) -> Iterator[Setti
 def marked(rows: pa.Table, *, is_gone: bool) -> pa.Table:
     """Rows as the source of a MERGE."""
     return rows.append_column(GONE, pa.array([is_gone] * len(rows), pa.bool_()))
-
-
-def tuples(rows: pa.Table, names: Sequence[str]) -> list[tuple[Any, ...]]:
-    return list(zip(*(rows.column(name).to_pylist() for name in names), strict=True))

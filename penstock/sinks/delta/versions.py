@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from penstock.model.errors import SettingsError
 from penstock.sinks.delta import lake
 from penstock.sinks.delta.lake import DeltaCommit
-from penstock.sinks.delta.rows import of_key
-from penstock.sinks.delta.staged import BUCKET, DeltaStagedRows, marked, tuples
+from penstock.sinks.delta.rows import of_key, tuples
+from penstock.sinks.delta.staged import BUCKET, DeltaStagedRows, marked
 from penstock.tables.fold import LINES
 from penstock.tables.history import HistoryColumns, Version, VersionFold
 from penstock.tables.lines import LineChange, SourceRelation

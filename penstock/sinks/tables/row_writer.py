@@ -2,10 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from hashlib import blake2b
 from itertools import chain
+from tempfile import SpooledTemporaryFile
 from typing import Any
 
 from penstock.model.change import OnError
@@ -24,6 +26,7 @@ from penstock.tables.sqlstates import Recurring
 from penstock.tables.staged import StagedRows
 
 _TOGETHER = 4 * 2**20  # bytes that are loaded again, in halves, where a row among them is refused
+_IN_MEMORY = 64 * 2**20  # bytes of gathered rows
 
 
 @dataclass(kw_only=True)
@@ -74,8 +77,12 @@ class TableRowWriter:
         )
         letters: Counter[str] = Counter()
         early: list[LineChange] = []
-        pieces = list(pieces) if self.database.gathers_rows else pieces
-        with self.database.translated("loading rows"), self.connection.transaction():
+        is_cut = isolates or self.database.gathers_in is not None
+        with (
+            self._gathered(pieces) as gathered,
+            self.database.translated("loading rows"),
+            self.connection.transaction(),
+        ):
             cursor = self.connection.cursor()
             ledger = self.database.ledger(cursor)
             # Another one that loads the same part waits here.
@@ -84,14 +91,16 @@ class TableRowWriter:
             key = f"{source}/{part[0]}/{self.identity}"
             with self.staged.loading(cursor, key, self.cursor, merges=self.merges):
                 rows = 0
-                if not isolates:
-                    rows = self._load(cursor, pieces)
-                rest = iter(pieces if isolates else ())
+                if not is_cut:
+                    rows = self._load(cursor, gathered)
+                rest = iter(gathered if is_cut else ())
                 for first in rest:
                     taken: list[bytes] = []
                     try:
                         rows += self._load(cursor, _taken(chain([first], rest), taken))
                     except Rejected:
+                        if not isolates:
+                            raise
                         lines = b"".join(taken).splitlines(keepends=True)
                         _, refused = sift(lines, partial(self._load_lines, cursor))
                         if len(refused) == len(lines) and refused[0][1].code == "tables.recurring":
@@ -104,6 +113,17 @@ class TableRowWriter:
         if letters:
             table = {**self.table.named, "letters": letters.total()}
             self.progress.report({"tables": [table], "dead_letters": dict(letters)})
+
+    @contextmanager
+    def _gathered(self, pieces: Iterable[bytes]) -> Iterator[Iterable[bytes]]:
+        """The pieces; where the database gathers them, all are there."""
+        if (folder := self.database.gathers_in) is None:
+            yield pieces
+            return
+        with SpooledTemporaryFile(_IN_MEMORY, dir=str(folder)) as file:
+            file.writelines(pieces)
+            file.seek(0)
+            yield iter(lambda: b"".join(file.readlines(_TOGETHER)), b"")
 
     def _load_lines(self, cursor: Any, lines: Sequence[bytes]) -> tuple[()]:
         self._load(cursor, [b"".join(lines)])
