@@ -96,6 +96,8 @@ class SpooledRows:
 
     def parts(self) -> Iterator[pa.Table]:
         """All that was added; once."""
+        if self._writer is None:
+            return
         self._writer.close()
         self._file.seek(0)
         kept = np.ones(self._count, np.bool_)

@@ -511,7 +511,7 @@ class DeltaStagedRows(StagedRows):
         key = self.key if self.mapping.source == ROWS else ()
         self._loaded, self._point = SpooledRows(self._spool, key), point
         yield
-        if not self._loaded:
+        if not (self._loaded or merges):
             return
         with self._committing(cursor) as (table, known):
             if part in known.parts:
@@ -519,13 +519,15 @@ class DeltaStagedRows(StagedRows):
                 return
             commit = self._next(known, part=part)
             if merges and not self._is_log:
-                self._merge_loaded(table, pa.concat_tables(self._loaded.parts()), commit)
+                rows = [self._loaded_rows(b""), *self._loaded.parts()]
+                self._merge_loaded(table, pa.concat_tables(rows), commit)
             else:
                 lake.append(table, self._loaded.parts(), commit)
             self._keep(cursor, self._after_commit(table, known, commit))
 
     def _merge_loaded(self, table: Any, rows: pa.Table, commit: DeltaCommit) -> None:
-        lake.merge(table, marked(rows, is_gone=False), self.key, self._prunes, commit)
+        if len(rows):
+            lake.merge(table, marked(rows, is_gone=False), self.key, self._prunes, commit)
 
     # Comparing.
 

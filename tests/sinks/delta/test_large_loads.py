@@ -12,7 +12,7 @@ from penstock.sinks.delta.rows import SpooledRows
 from penstock.sinks.tables import row_writer
 from tests.progress import Noted
 from tests.sinks.delta.lake import Lake, ordered
-from tests.sinks.postgres.test_load import Point, load_of
+from tests.sinks.postgres.test_load import Point, load_of, loaded
 
 
 @pytest.mark.parametrize("kind", ["clone", "history", "log"])
@@ -48,6 +48,21 @@ def test_the_rows_of_a_part_come_some_at_a_time(
     letters = [each["error"] for each in sink.dead_letters()]
     assert len(letters) == (on_error == "dead-letter")
     assert list(there.folder.glob("tmp*")) == [], "their files have no name, or are gone"
+
+
+def test_a_reload_of_a_history_without_rows_ends_all_versions(tmp_path: Path) -> None:
+    there = Lake(tmp_path / "lake")
+    entry = {"backend": "default", "tables": {"items": {"type": "history"}}}
+    found = {"location": f"{there.folder}/{{schema}}/{{table}}", "map": [entry], "initial": True}
+    sink: Any = DeltaSink(DeltaSinkSettings.model_validate(found))
+    sink.enter("default", PartitionId("shop"), initial=True)
+    for lines in (b"1\ta\n2\tb", b"", b"2\tb"):
+        loaded(load_of(sink), Point(), lines)
+        load_of(sink).finish([("public", "items")])
+        load_of(sink).settle("stop")
+        sink.reload("items", None)
+    names = ["id", "kvsz_deleted"]
+    assert there.rows("items", names) == ordered([(1, True), (2, True), (2, False)])
 
 
 def test_of_rows_with_one_key_the_last_counts(tmp_path: Path) -> None:

@@ -204,6 +204,19 @@ def test_a_reload_of_a_history_ends_what_is_gone_and_adds_what_differs(
     ]  # fmt: skip
 
 
+def test_a_reload_of_a_history_without_rows_ends_all_versions(
+    database: Database, sink_of: SinkOf
+) -> None:
+    sink = sink_of(type="history", create=True)
+    for lines in (b"1\ta\n2\tb", b"", b"2\tb"):
+        loaded(load_of(sink), Point(), lines)
+        load_of(sink).finish([("public", "items")])
+        load_of(sink).settle("stop", ignore)
+        sink.reload("items", None)
+    rows = database.execute("SELECT id, kvsz_deleted FROM items ORDER BY id, kvsz_start")
+    assert rows == [(1, True), (2, True), (2, False)]
+
+
 def test_a_reload_of_an_append_keeps_what_is_gone(database: Database, sink_of: SinkOf) -> None:
     database.execute(TARGET)
     sink = sink_of(type="append")
