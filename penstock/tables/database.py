@@ -43,6 +43,9 @@ class TableDatabase(ABC):
     gathers_in: Path | None = None
     """In a file of which folder rows of a part of a load are gathered (None: they are not): all are
     read before the transaction begins then, for which other writers of the ledger would wait."""
+    makes_computed = False
+    """Whether a table that is made has the columns that `set` computes, of the types that
+    `kind_computed` finds; else it has the source's."""
     side_by_side = 1
     """How many tables are written at the same time by `StagedRows.early`."""
 
@@ -191,6 +194,10 @@ class TableDatabase(ABC):
         periods: HistoryColumns | None = None,
     ) -> StagedRows:  # fmt: skip
         """How lines of a relation are written to a table; `number` is unique in a session."""
+
+    def kind_computed(self, cursor: Any, query: sql.Composed) -> str:
+        """The name of the type of a query's only column; where the database `makes_computed`."""
+        raise NotImplementedError
 
     @contextmanager
     def translated(self, doing: str) -> Iterator[None]:

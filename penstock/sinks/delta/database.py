@@ -11,9 +11,9 @@ from psycopg import sql
 
 from penstock.model.errors import SettingsError
 from penstock.process.sqlite_file import translated
-from penstock.sinks.delta import lake
+from penstock.sinks.delta import expressions, lake
 from penstock.sinks.delta.documents import DeltaStagedDocuments, columns_of, shown
-from penstock.sinks.delta.kinds import OnMisfit, kind_named, kind_of
+from penstock.sinks.delta.kinds import OnMisfit, computed_kind, kind_named, kind_of
 from penstock.sinks.delta.lake import ColumnChange, DeltaLayout
 from penstock.sinks.delta.staged import (
     BUCKET,
@@ -91,6 +91,8 @@ class DeltaLedger(SqliteLedger):
 class DeltaDatabase(SqliteDatabase):
     """See `TableDatabase`. `layouts`: of each target, by its schema and name."""
 
+    makes_computed = True
+
     def __init__(
         self, ledger: Path, layouts: Mapping[tuple[str, str], DeltaLayout],
         on_misfit: OnMisfit = "refuse", side_by_side: int = 1,
@@ -131,6 +133,15 @@ class DeltaDatabase(SqliteDatabase):
         kind = self.type_at(cursor, column)
         return kind in ("text", "bytea") or kind.endswith("[]") or kind.startswith("numeric")
 
+    def execute_one(self, cursor: Any, statement: sql.Composed) -> None:
+        """See `TableDatabase`. It is of expressions, which are SQL of DataFusion; raises
+        SettingsError."""
+        expressions.query(statement.as_string(None))
+
+    def kind_computed(self, cursor: Any, query: sql.Composed) -> str:
+        found = expressions.query(query.as_string(None))
+        return computed_kind(found.schema.field(0).type)
+
     def staged(  # type: ignore[override]
         self, relation: SourceRelation, found: Destination, mapping: RowMapping, number: int = 0,
         periods: HistoryColumns | None = None,
@@ -154,7 +165,7 @@ class DeltaDatabase(SqliteDatabase):
         """See `TableDatabase`. Raises SettingsError for names that cannot be in one table."""
         kinds, key = self.shape(cursor, relation, sid_column=sid_column)
         layout = self._layouts[name]
-        for problem in wrong_names(relation, layout):
+        for problem in wrong_names(relation.table, relation.names, layout):
             raise problem
         fields: list[Any] = [(each, arrow_type(kind)) for each, kind in kinds.items()]
         if layout.declared is not None:

@@ -29,7 +29,9 @@ _KINDS = {kind: name for name, kind in TYPES.items() if name != "oid"}
 
 
 def kind_of(column: RelationColumn, on_misfit: OnMisfit = "refuse") -> str:
-    """The type that the table has for a source's column."""
+    """The type that the table has for a source's column, or one of `META`."""
+    if column.type == "timestamptz":  # of `META`: a source's has a number
+        return "timestamp with time zone"
     kind = kind_named(arrow_type(column.type or _built_in(column.oid, column.modifier)))
     if on_misfit == "text" and (base := kind.removesuffix("[]")) in _TIMES:
         return kind.replace(base, "text")
@@ -53,6 +55,17 @@ def kind_named(kind: Any) -> str:
     if pa.types.is_decimal(kind):
         return f"numeric({kind.precision},{kind.scale})"
     return _KINDS.get(kind, "text")
+
+
+def computed_kind(kind: Any) -> str:
+    """The name of the type that a table has for what DataFusion computes."""
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return f"{computed_kind(kind.value_type)}[]"
+    if pa.types.is_timestamp(kind):
+        return f"timestamp {'without' if kind.tz is None else 'with'} time zone"
+    if pa.types.is_unsigned_integer(kind):
+        return "bigint"
+    return "bytea" if pa.types.is_binary_view(kind) else kind_named(kind)
 
 
 def is_box_array(column: RelationColumn) -> bool:

@@ -349,20 +349,20 @@ def translated(doing: str, uri: str) -> Iterator[None]:
         ) from error  # fmt: skip
     except (SchemaMismatchError, DeltaProtocolError, TableNotFoundError) as error:
         raise SettingsError(
-            f"{doing} {uri}: {_text(error)}", "delta.table-unfit",
+            f"{doing} {uri}: {error_text(error)}", "delta.table-unfit",
             hint="the table is not as penstock knows it: `penstock reload` loads it anew",
         ) from error  # fmt: skip
     except BaseException as error:
         # delta-rs has no class of its own for some of its errors, and panics are no Exception.
         if not (isinstance(error, Exception) or type(error).__name__ == "PanicException"):
             raise
-        said = f"{doing} {uri}: {_text(error)}"
+        said = f"{doing} {uri}: {error_text(error)}"
         if isinstance(error, OSError) or _OF_STORAGE.search(said):
             hint = "look at the storage, its address, login and rights"
             raise Unavailable(said, "delta.unavailable", hint=hint) from error
         raise Recurring(said, "delta.unavailable", hint="look at the table") from error
 
 
-def _text(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """In one line."""
     return " ".join(_COLOUR.sub("", str(error)).split())

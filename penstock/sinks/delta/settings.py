@@ -26,8 +26,6 @@ from penstock.tables.history import HistoryColumns
 _LEDGER = "_penstock.db"
 # Options of the map that there are not, and what to do instead.
 _REFUSED = {
-    "set": "compute the values where the table is read, as in a view of DuckDB or Spark",
-    "filter": "give the publication a row filter, or filter where the table is read",
     "partitions": "give the publication `publish_via_partition_root`, or map each to a target",
 }
 
@@ -146,6 +144,12 @@ class DeltaSinkSettings(TableSinkSettings):
                         f"map: {table.source} has `{name}`, which a sink of type delta does not"
                         f" have: {remedy}"
                     )
+            options = table.options
+            if getattr(options, "schema", "") and (options.filter or options.set):
+                raise ValueError(
+                    f"map: {table.source} has a `schema`, with which a sink of type delta has"
+                    " neither `filter` nor `set`: filter and compute where the table is read"
+                )
         return self
 
     def database(self) -> DeltaDatabase:

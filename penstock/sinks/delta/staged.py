@@ -23,7 +23,7 @@ from psycopg import sql
 
 from penstock.model.errors import PenstockError, Rejected, SettingsError
 from penstock.model.position import ROWS, Place
-from penstock.sinks.delta import lake
+from penstock.sinks.delta import expressions, lake
 from penstock.sinks.delta.kinds import OnMisfit, is_box_array, kind_of
 from penstock.sinks.delta.lake import DeltaCommit, DeltaLayout
 from penstock.sinks.delta.rows import (
@@ -37,7 +37,16 @@ from penstock.sinks.delta.rows import (
 )
 from penstock.tables.fold import LINES, Move
 from penstock.tables.lines import LineChange, RelationColumn, SourceRelation
-from penstock.tables.staged import Destination, RowMapping, StagedRows
+from penstock.tables.staged import (
+    META,
+    OWN_SID,
+    SENDS_ALL,
+    Destination,
+    RowMapping,
+    StagedRows,
+    UnsentValue,
+    mentions,
+)
 from penstock.typed.columns import COLUMNS
 from penstock.typed.lines import arrow_type, read_lines
 
@@ -112,6 +121,9 @@ class DeltaStagedRows(StagedRows):
         super().__init__(relation, destination, mapping, number)
         self.layout, self._ledger, self._on_misfit = layout, ledger, on_misfit
         self._spool = spool
+        self._source, self._source_key = relation, [relation.names[each] for each in relation.key]
+        # A table has no key of its own: `set` has the source's.
+        self.key = tuple(self.kept.get(name, name) for name in self._source_key)
         self._nulled: frozenset[str] = frozenset()  # columns that are, for values that do not fit
         # A table has no unique index: rows are found by any key.
         self.destination = replace(destination, keys=frozenset([frozenset(self.unique)]))
@@ -142,7 +154,18 @@ class DeltaStagedRows(StagedRows):
                 f"{name}: its source has no key, by which rows are found", "delta.key-missing",
                 hint="give the source's table a primary key; or `type: log` for it in the map",
             )  # fmt: skip
-        yield from wrong_names(self.relation, self.layout)
+        lacking = [
+            each for each in self._source_key
+            if self.kept.get(each) not in ([each] if self._is_log else self.key)
+        ]  # fmt: skip
+        if self.mapping.computed and lacking:
+            yield SettingsError(
+                f"{name}: `set` must have the key as it is at the source: {', '.join(lacking)}",
+                "delta.key-computed",
+                hint="write `COLUMN: COLUMN` in `set`; `OTHER: COLUMN` is for other types than log",
+            )  # fmt: skip
+        for names in (self._source.names, [*self.mapping.computed]):
+            yield from wrong_names(self._source.table, names, self.layout)
 
     def make(self, cursor: Any) -> None:
         pass
@@ -219,12 +242,12 @@ class DeltaStagedRows(StagedRows):
 
     def _write(self, table: Any, folded: Any, rows: pa.Table, commit: DeltaCommit) -> None:
         if self._is_log:
-            lake.append(table, [rows], commit)
+            if len(rows := present(self._expressed(rows))):
+                lake.append(table, [rows], commit)
             return
         rows = self._completed(table, folded, rows)
         if folded.is_cleared:
-            rows = rows.filter(compute.invert(rows.column(GONE))).drop_columns([GONE])
-            lake.replace_all(table, rows, self.mapping.own, commit)
+            lake.replace_all(table, present(rows), self.mapping.own, commit)
         elif len(rows):
             lake.merge(table, rows, self.key, self._prunes, commit)
 
@@ -241,6 +264,11 @@ class DeltaStagedRows(StagedRows):
         rows, absent = self._filled(table, rows, lacking)
         if folded.is_cleared:
             absent = {number for number, *_ in lacking}
+        entering, rows = self._entering(lacking, absent), self._expressed(rows)
+        if not all(rows.column(GONE)[number].as_py() for number in entering):
+            raise UnsentValue(
+                "a row enters the target, and lacks a value", "tables", hint=SENDS_ALL
+            )
         if absent:
             rows = rows.take(pa.array([n for n in range(len(rows)) if n not in absent], pa.int64()))
         return rows
@@ -256,11 +284,13 @@ class DeltaStagedRows(StagedRows):
         keys = self._key_rows(origins)
         unsent = {
             name for _, line, _ in lacking
-            for name in (self.relation.names[number] for number in LINES.unsent(line))
-            if name in self.written
+            for name in self._names_of(LINES.unsent(line))
         }  # fmt: skip
+        self.refuse_unsent(unsent)
+        unsent &= self.kept.keys()
         where = self._current & self._at(keys, origins)
-        found = lake.rows_at(table, [*self.key, *sorted(unsent)], where)
+        wanted = [*self.key, *sorted(self.kept[name] for name in unsent)]
+        found = lake.rows_at(table, wanted, where)
         places = {key: row for row, key in enumerate(tuples(found, self.key))}
         of_key = dict(zip(origins, tuples(keys, self.key), strict=True))
         at: list[int | None] = [None] * len(rows)
@@ -276,9 +306,51 @@ class DeltaStagedRows(StagedRows):
         taken = found.take(pa.array(at, pa.int64()))
         for name, mask in gaps.items():
             kept = rows.column(name)
-            both = compute.if_else(pa.array(mask), taken.column(name).cast(kept.type), kept)
+            there = taken.column(self.kept[name]).cast(kept.type)
+            both = compute.if_else(pa.array(mask), there, kept)
             rows = rows.set_column(rows.column_names.index(name), rows.field(name), both)
         return rows, absent
+
+    def _entering(
+        self, lacking: Sequence[tuple[int, str, str]], absent: Collection[int]
+    ) -> set[int]:
+        """Which rows that lack values, and are not in the table, the filter may let in. Raises
+        UnsentValue where it needs such a value."""
+        used = {name for name in self.relation.names if mentions(self.mapping.filter, name)}
+        found = set()
+        for number, line, _ in lacking:
+            unsent = {*self._names_of(LINES.unsent(line))}
+            # Where nothing that decides was sent, the row was outside, and is.
+            if number in absent and not used <= unsent:
+                if used & unsent:
+                    raise UnsentValue("`filter` needs a value", "tables", hint=SENDS_ALL)
+                found.add(number)
+        return found
+
+    def _expressed(self, rows: pa.Table) -> pa.Table:
+        """Rows as `set` makes them, in their order; those outside of the filter are GONE."""
+        mapping, read, count = self.mapping, self._read_kinds.names, len(rows)
+        if not mapping.has_expressions:
+            return rows
+        rows = rows if GONE in rows.column_names else marked(rows, is_gone=False)
+        meta: Any = {each.name: arrow_type(self._type_at(None, each)) for each in META}
+        given = rows.select([each for each in rows.column_names if each in (*read, *meta, GONE)])
+        given = given.append_column(OWN_SID.name, pa.array([mapping.source] * count, pa.string()))
+        for name in meta.keys() - {*given.column_names}:
+            given = given.append_column(name, pa.nulls(count, meta[name]))
+        # The type has microseconds as the table: of itself it has nanoseconds, and ends in 2262.
+        values = {
+            name: f"CAST(({mapping.computed.get(name, lake.quoted(name))}) AS {kind})"
+            for name, kind in self.destination.columns.items() if name in self._own.names
+            for kind in [kind.replace("timestamp", "timestamp(6)")]
+        }  # fmt: skip
+        keys = {name: values.pop(name) for name in self.key if name in values}
+        where = f"({mapping.filter or 'true'})"
+        where = expressions.OF_LOG.format(where) if self._is_log else where
+        found = expressions.computed(given, keys, values, where)
+        columns = {each.name: found.column(each.name).cast(each.type) for each in self._own}
+        columns |= {each: rows.column(each) for each in rows.column_names if each not in read}
+        return self._with_sid(pa.table({**columns, GONE: found.column(GONE)}))
 
     @property
     def _mine_there(self) -> Any:
@@ -302,8 +374,10 @@ class DeltaStagedRows(StagedRows):
         return where
 
     def _key_rows(self, keys: Sequence[str]) -> pa.Table:
-        kinds = pa.schema([field for field in self._own if field.name in self.key])
-        return self._read(keys, self.key, kinds)
+        """Keys of the source's rows, as the table has them."""
+        kinds = pa.schema([each for each in self._read_kinds if each.name in self._source_key])
+        rows = self._read(keys, self._source_key, kinds).rename_columns([*self.key])
+        return rows.cast(pa.schema([self._own.field(name) for name in self.key]))
 
     def _read(self, lines: Iterable[str], names: Sequence[str], kinds: pa.Schema) -> pa.Table:
         return self._noted(
@@ -312,7 +386,8 @@ class DeltaStagedRows(StagedRows):
 
     @property
     def _nulls(self) -> Collection[str]:
-        return self.written - {*self.key} if self._on_misfit == "null" else ()
+        names = {*self._read_kinds.names} - {*self._source_key}
+        return names if self._on_misfit == "null" else ()
 
     def _noted(self, read: ReadRows) -> pa.Table:
         self._nulled = self._nulled.union(read.nulled)
@@ -328,34 +403,64 @@ class DeltaStagedRows(StagedRows):
 
     @cached_property
     def _own(self) -> pa.Schema:
-        """The source's columns that are written."""
-        columns = self.destination.columns
+        """The columns that are written, but for penstock's own."""
+        columns, names = self.destination.columns, self.mapping.computed or self.relation.names
         return pa.schema([
-            (name, arrow_type(columns[name]))
-            for name in self.relation.names if name in self.written
+            (name, arrow_type(columns[name])) for name in names if name in self.written
+        ])  # fmt: skip
+
+    @cached_property
+    def _read_kinds(self) -> pa.Schema:
+        """The columns of lines that are read: those that are written, or that SQL needs."""
+        if not self.mapping.has_expressions:
+            return self._own
+        texts = [*self.mapping.computed.values(), self.mapping.filter]
+        wanted = {*self._source_key, *self.kept}
+        return pa.schema([
+            (each.name, arrow_type(self._type_at(None, each)))
+            for each in (self._source if self._is_log else self.relation).columns
+            if each.name in wanted or any(mentions(text, each.name) for text in texts)
         ])  # fmt: skip
 
     def _made_rows(self, changes: Sequence[LineChange], folded: Any) -> pa.Table:
         """As the table has them. Raises Rejected."""
         if self._is_log:
-            key = [field for field in self._own if field.name in self.key]
+            self._refuse_unsent_of(changes)
+            key = [field for field in self._read_kinds if field.name in self.key]
             types = {**COLUMNS, "_key_before": pa.struct(key) if key else None}
             beside = [(name, types[name]) for name in OF_LOG if types[name] is not None]
-            kinds = pa.schema([*self._own, *beside])
+            kinds = pa.schema([*self._read_kinds, *beside])
             rows = self._noted(
                 log_rows(self._name, changes, self.relation, kinds, nulls=self._nulls)
             )
             days = rows.column("_committed_at").cast(pa.timestamp("us")).cast(pa.date32())
             return self._beside(rows.append_column(DAY, days))
         lines = folded.lines(self.relation)
-        rows = self._read(lines, self.relation.names, self._own)
+        rows = self._read(lines, self.relation.names, self._read_kinds)
         gone = pa.array([row is None for row in folded.rows.values()], pa.bool_())
         return self._beside(rows.append_column(GONE, gone), [*folded.rows])
 
-    def _beside(self, rows: pa.Table, keys: Sequence[str] | None = None) -> pa.Table:
-        """With the source's name and the bucket of each key."""
+    def _refuse_unsent_of(self, changes: Iterable[LineChange]) -> None:
+        """Raises UnsentValue where SQL needs a value that was not sent, and that is in no table."""
+        texts = [each for each in self.mapping.computed.values()
+                 if each.strip().strip('"') not in self.relation.names]  # fmt: skip
+        for one in changes if self.mapping.has_expressions else ():
+            if one.has_unsent and one.after is not None:
+                line = LINES.completed(one.after, one.before)
+                for name in self._names_of(LINES.unsent(line)):
+                    if any(mentions(text, name) for text in (*texts, self.mapping.filter)):
+                        raise UnsentValue(
+                            f"`set` or `filter` needs the column {name}", "tables", hint=SENDS_ALL
+                        )
+
+    def _with_sid(self, rows: pa.Table) -> pa.Table:
         for name, sid in self.mapping.own.items():
             rows = rows.append_column(name, pa.array([sid] * len(rows), pa.string()))
+        return rows
+
+    def _beside(self, rows: pa.Table, keys: Sequence[str] | None = None) -> pa.Table:
+        """With the bucket of each key, and the source's name, unless `_expressed` adds it."""
+        rows = rows if self.mapping.has_expressions else self._with_sid(rows)
         if self.layout.buckets and keys is not None:
             rows = rows.append_column(BUCKET, pa.array(self._buckets(keys), pa.int32()))
         return rows
@@ -482,6 +587,8 @@ class DeltaStagedRows(StagedRows):
             self._keep(cursor, self._after_commit(table, known, commit))
 
     def form(self, *, merges: bool) -> tuple[Sequence[str], bytes]:
+        if self.mapping.has_expressions:
+            return super().form(merges=merges)
         return [name for name in self.relation.names if name in self.written], b""
 
     def load(self, cursor: Any, pieces: Iterable[bytes], *, merges: bool) -> int:
@@ -495,15 +602,17 @@ class DeltaStagedRows(StagedRows):
         except UnicodeDecodeError:
             raise Rejected("the destination refuses a row: it is not UTF-8", "tables") from None
         names, _ = self.form(merges=False)
-        rows = self._read(texts, names, self._own)
+        if self.mapping.has_expressions:
+            names = self.relation.names
+        rows = self._read(texts, names, self._read_kinds)
         if self._is_log:
             for name, text in (("_operation", "READ"), ("_sequence", self._point)):
                 rows = rows.append_column(name, pa.array([text] * len(rows), pa.string()))
-            return self._beside(rows)
-        numbers = [names.index(name) for name in self.key]
+            return self._expressed(self._beside(rows))
+        numbers = [names.index(name) for name in self._source_key]
         cells = (line.split("\t") for line in texts)
         keys = ["\t".join([row[number] for number in numbers]) for row in cells]
-        return self._beside(rows, keys)
+        return self._expressed(self._beside(rows, keys))
 
     @contextmanager
     def loading(self, cursor: Any, part: str, point: str, *, merges: bool) -> Iterator[None]:
@@ -511,6 +620,7 @@ class DeltaStagedRows(StagedRows):
         key = self.key if self.mapping.source == ROWS else ()
         self._loaded, self._point = SpooledRows(self._spool, key), point
         yield
+        merges &= not self._is_log
         if not (self._loaded or merges):
             return
         with self._committing(cursor) as (table, known):
@@ -518,16 +628,17 @@ class DeltaStagedRows(StagedRows):
                 self._keep(cursor, LedgerTable(known))
                 return
             commit = self._next(known, part=part)
-            if merges and not self._is_log:
+            if merges:
                 rows = [self._loaded_rows(b""), *self._loaded.parts()]
                 self._merge_loaded(table, pa.concat_tables(rows), commit)
             else:
-                lake.append(table, self._loaded.parts(), commit)
+                lake.append(table, map(present, self._loaded.parts()), commit)
             self._keep(cursor, self._after_commit(table, known, commit))
 
     def _merge_loaded(self, table: Any, rows: pa.Table, commit: DeltaCommit) -> None:
         if len(rows):
-            lake.merge(table, marked(rows, is_gone=False), self.key, self._prunes, commit)
+            rows = rows if GONE in rows.column_names else marked(rows, is_gone=False)
+            lake.merge(table, rows, self.key, self._prunes, commit)
 
     # Comparing.
 
@@ -536,8 +647,10 @@ class DeltaStagedRows(StagedRows):
         if not lines:
             return self._own.empty_table()
         data = "".join([f"{line}\n" for line in lines]).encode()
-        columns, _ = read_lines(data, self.relation.names, self._own, self._boxes)
-        return pa.Table.from_arrays(columns, schema=self._own)
+        kinds = self._read_kinds
+        columns, _ = read_lines(data, self.relation.names, kinds, self._boxes)
+        rows = self._expressed(pa.Table.from_arrays(columns, schema=kinds))
+        return present(rows).select(self._own.names)
 
     def current_rows(self, *, is_whole: bool = False) -> Iterator[pa.Table]:
         """Rows that the source has, in parts: the source's columns, or with all of ours."""
@@ -564,12 +677,17 @@ class DeltaStagedRows(StagedRows):
             self._keep(cursor, self._after_commit(table, known, commit))
 
     def preview(self, cursor: Any, line: str) -> tuple[dict[str, Any], dict[str, Any] | None]:
-        names = [*self.relation.names]
+        names, line = [*self._source.names], line.rstrip("\n")
         kinds = pa.schema([
-            (each.name, arrow_type(self._type_at(cursor, each))) for each in self.relation.columns
+            (each.name, arrow_type(self._type_at(cursor, each))) for each in self._source.columns
         ])  # fmt: skip
-        values: Mapping[str, Any] = self._read([line.rstrip("\n")], names, kinds).to_pylist()[0]
-        return dict(values), {**self.fixed, **{name: values[name] for name in self._own.names}}
+        values: dict[str, Any] = self._read([line], names, kinds).to_pylist()[0]
+        made = [values]
+        if self.mapping.has_expressions:
+            _, before = self.form(merges=False)
+            made = present(self._loaded_rows(before + f"{line}\n".encode())).to_pylist()
+        after = [{**self.fixed, **{name: one[name] for name in self._own.names}} for one in made]
+        return values, after[0] if after else None
 
     def _type_at(self, cursor: Any, column: RelationColumn) -> str:
         return kind_of(column, self._on_misfit)
@@ -602,22 +720,30 @@ def own_names(layout: DeltaLayout) -> frozenset[str]:
     return frozenset([GONE, BUCKET] if layout.buckets else [GONE])
 
 
-def wrong_names(relation: SourceRelation, layout: DeltaLayout) -> Iterator[SettingsError]:
-    """Columns of a source that cannot be in a table: readers do not tell them apart, or from ours.
-    Case does not count."""
-    names = [each.lower() for each in relation.names]
+def wrong_names(table: str, columns: Sequence[str], layout: DeltaLayout) -> Iterator[SettingsError]:
+    """Columns that cannot be in a table: readers do not tell them apart, or from ours. Case does
+    not count."""
+    names = [each.lower() for each in columns]
     if twice := sorted({each for each in names if names.count(each) > 1}):
         yield SettingsError(
-            f"{relation.table} has columns that differ only by case: {', '.join(twice)}",
+            f"{table} has columns that differ only by case: {', '.join(twice)}",
             "delta.column-case", hint=_RENAME,
         )  # fmt: skip
     if taken := sorted({*names} & own_names(layout)):
         yield SettingsError(
-            f"{relation.table} has columns that penstock has beside them: {', '.join(taken)}",
+            f"{table} has columns that penstock has beside them: {', '.join(taken)}",
             "tables.name-taken", hint=_RENAME,
         )  # fmt: skip
 
 
 def marked(rows: pa.Table, *, is_gone: bool) -> pa.Table:
     """Rows as the source of a MERGE."""
+    rows = rows.drop_columns([GONE]) if GONE in rows.column_names else rows
     return rows.append_column(GONE, pa.array([is_gone] * len(rows), pa.bool_()))
+
+
+def present(rows: pa.Table) -> pa.Table:
+    """Without those that are GONE."""
+    if GONE not in rows.column_names:
+        return rows
+    return rows.filter(compute.invert(rows.column(GONE))).drop_columns([GONE])

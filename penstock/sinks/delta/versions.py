@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from penstock.model.errors import SettingsError
 from penstock.sinks.delta import lake
 from penstock.sinks.delta.lake import DeltaCommit
-from penstock.sinks.delta.rows import of_key, tuples
-from penstock.sinks.delta.staged import BUCKET, DeltaStagedRows, marked
+from penstock.sinks.delta.rows import GONE, of_key, tuples
+from penstock.sinks.delta.staged import BUCKET, DeltaStagedRows, marked, present
 from penstock.tables.fold import LINES
 from penstock.tables.history import HistoryColumns, Version, VersionFold
 from penstock.tables.lines import LineChange, SourceRelation
@@ -136,7 +136,7 @@ class DeltaStagedHistory(DeltaStagedRows):
         key, width, versions = self.relation.key, len(self.relation.names), folded.versions
         lines = [of_key(each.key, key, width) if each.line is None else each.line
                  for each in versions]  # fmt: skip
-        rows = self._read(lines, self.relation.names, self._own)
+        rows = self._read(lines, self.relation.names, self._read_kinds)
         return self._beside(rows, [each.key for each in versions])
 
     def _write(
@@ -148,7 +148,12 @@ class DeltaStagedHistory(DeltaStagedRows):
             if each.line is not None and LINES.unsent(each.line)
         ]  # fmt: skip
         rows, absent = self._filled(table, rows, lacking)
-        if absent:
+        entering = self._entering(lacking, absent) if self.mapping.filter else absent
+        rows = self._expressed(rows)
+        gone: list[Any] = [False] * len(rows)
+        if GONE in rows.column_names:
+            gone = rows.column(GONE).to_pylist()
+        if not all(gone[number] for number in entering):
             raise UnsentValue(
                 "a row lacks a value that was not sent, and there is no version before it", "tables"
             )
@@ -156,6 +161,8 @@ class DeltaStagedHistory(DeltaStagedRows):
         if not folded.is_cleared:
             where &= self._at(rows, [each.key for each in versions])
         there, timeline = self._timeline(table, where)
+        is_gone = [each.line is None or gone[number] or number in absent
+                   for number, each in enumerate(versions)]  # fmt: skip
         keys, number = tuples(rows, self.key), 0
         for group, emptied in folded.groups:
             own = keys[number : number + len(group)]
@@ -163,7 +170,7 @@ class DeltaStagedHistory(DeltaStagedRows):
                 timeline.empty(datetime.fromisoformat(emptied), {*own})
             for key, each in zip(own, group, strict=True):
                 at = datetime.fromisoformat(each.at)
-                timeline.add(key, at, None if each.line is None else number)
+                timeline.add(key, at, None if is_gone[number] else number)
                 number += 1
         self._commit(table, rows, there, timeline, commit)
 
@@ -189,7 +196,7 @@ class DeltaStagedHistory(DeltaStagedRows):
             old = there.take(pa.array([*ended], pa.int64()))
             starts = old.column(start).cast(AT)
             old = old.drop_columns([start, self._periods.end])
-            old = self._beside(self._during(old, starts, *zip(*ended.values(), strict=True)))
+            old = self._with_sid(self._during(old, starts, *zip(*ended.values(), strict=True)))
             parts.append(marked(old, is_gone=True))
         if parts:
             lake.merge(
@@ -214,7 +221,7 @@ class DeltaStagedHistory(DeltaStagedRows):
     def _merge_loaded(self, table: Any, rows: pa.Table, commit: DeltaCommit) -> None:
         """These are all rows: versions of others end, and rows that differ from their open version
         have a new one."""
-        at, names = datetime.now(UTC), self._own.names
+        rows, at, names = present(rows), datetime.now(UTC), self._own.names
         was = lake.rows_at(table, names, self._current).select(names).cast(self._own)
         values = dict(zip(tuples(was, self.key), map(repr, tuples(was, names)), strict=True))
         there, timeline = self._timeline(table, self._mine_there)

@@ -7,19 +7,26 @@ from typing import Any
 
 from psycopg import sql
 
-from penstock.model.errors import PenstockError
+from penstock.model.errors import PenstockError, SettingsError
 from penstock.model.finding import Finding, failed, finding
 from penstock.model.position import PartitionId
 from penstock.model.table_schema import TableSchema
 from penstock.process.postgres_url import server_name
-from penstock.sinks.tables.fitness import narrower, taken, unfit, wrong_expressions
+from penstock.sinks.tables.fitness import (
+    made_relation,
+    narrower,
+    taken,
+    unfit,
+    unset,
+    wrong_expressions,
+)
 from penstock.sinks.tables.settings import MappedTable, TableSinkSettings
 from penstock.sinks.tables.source_table import SourceTable, relation_of
 from penstock.sinks.tables.table_map import TableMap
 from penstock.tables.database import TableDatabase
 from penstock.tables.history import StagedHistory
 from penstock.tables.lines import NOTHING, SourceRelation
-from penstock.tables.staged import Destination, StagedRows, mentions
+from penstock.tables.staged import META, Destination, StagedRows, mentions
 
 
 def check(settings: TableSinkSettings) -> Iterator[Finding]:
@@ -121,18 +128,18 @@ def _check_columns(
     options, source = table.options, f"table {table.source} of {table.backend}"
     relation, cursor = relation_of(schema), connection.cursor()
     target = database.find(connection, table.target_schema, table.target)
-    found = target or to_be_made(cursor, database, table, relation)
+    try:
+        found = target or to_be_made(cursor, database, table, relation)
+    except SettingsError as problem:
+        yield failed(source, problem)
+        return
     if unknown := sorted({*(options.columns or ())} - {*relation.names}):
         yield finding(
             "error", source, f"it has no column {', '.join(unknown)}", "correct `columns`",
             code="tables.column-missing",
         )  # fmt: skip
-    unknown = sorted({*options.set} - found.columns.keys())
-    if unknown and (target or options.create):
-        yield finding(
-            "error", source, f"{table.full_target} has no column {', '.join(unknown)}",
-            "correct `set`", code="tables.column-missing",
-        )  # fmt: skip
+    if target or options.create:
+        yield from (failed(source, problem) for problem in unset(table, found))
     staged = database.staged(relation, found, table.mapping("", found), periods=table.periods)
     adds = table.follows_columns(is_made=_is_made(database, cursor, table, found))
     there = [*found.columns, *(relation.names if adds else ())] if target or options.create else ()
@@ -182,7 +189,8 @@ def _is_made(database: TableDatabase, cursor: Any, table: MappedTable, found: De
 def to_be_made(
     cursor: Any, database: TableDatabase, table: MappedTable, relation: SourceRelation
 ) -> Destination:
-    """The target that is missing, as `create` would make it."""
+    """The target that is missing, as `create` would make it. Raises SettingsError."""
+    relation = made_relation(cursor, database, relation, table.options.set)
     kinds, key = database.shape(cursor, relation, periods=table.periods, sid_column=table.made_sid)
     return Destination(
         schema=table.target_schema, table=table.target, columns=kinds, primary=frozenset(key),
@@ -215,7 +223,7 @@ def _may_be_unsent(connection: Any, database: TableDatabase, staged: StagedRows)
     mapping, cursor, names = staged.mapping, connection.cursor(), staged.relation.names
     texts = [each for each in mapping.computed.values() if each.strip().strip('"') not in names]
     return [
-        each.name for each in staged.relation.columns
+        each.name for each in staged.relation.columns[len(META) :]  # after those
         if not each.is_key and (mapping.filter or each.name not in staged.kept)
         and any(mentions(text, each.name) for text in (*texts, mapping.filter))
         and database.may_be_large(cursor, each)

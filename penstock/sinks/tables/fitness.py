@@ -1,19 +1,27 @@
 """What keeps rows of a source's table out of its target, or would make them others there: each is
 the error that the table waits with, and that `check` finds before."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from psycopg import sql
 
-from penstock.model.errors import SettingsError, Unavailable
+from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.model.table_schema import TableSchema
 from penstock.sinks.tables.settings import MappedTable
 from penstock.tables.database import TableDatabase
 from penstock.tables.drift import rounds, widens
 from penstock.tables.history import OWN_NAMES as OF_VERSIONS
 from penstock.tables.history import StagedHistory
-from penstock.tables.lines import NULL, UNSENT, LineChange, SourceRelation, own_type
+from penstock.tables.lines import (
+    NULL,
+    UNSENT,
+    LineChange,
+    RelationColumn,
+    SourceRelation,
+    own_type,
+)
 from penstock.tables.staged import META, OWN_SID, Destination, StagedRows
 from penstock.tables.staged import OWN_NAMES as OF_EXPRESSIONS
 
@@ -177,7 +185,9 @@ def _unknown(
 # An expression is one, and no part of another statement, if its server says so: it stands between
 # parentheses and, in a statement of its own, between two words. What closes the one does not close
 # the other.
-_FORMS = ("SELECT CAST(({0}) AS {1})", "SELECT CASE WHEN true THEN {0} END")
+_ONE = "SELECT CASE WHEN true THEN {0} END FROM {2} LIMIT 0"
+_FORMS = ("SELECT CAST(({0}) AS {1}) FROM {2} LIMIT 0", _ONE)
+_OF_FILTER = ("SELECT 1 FROM {2} WHERE ({0}) LIMIT 0", _ONE)
 
 
 def wrong_expressions(
@@ -186,28 +196,68 @@ def wrong_expressions(
     """What is wrong with those that are not SQL over the source's columns; runs none of them.
     Raises Unavailable."""
     mapping, kinds = staged.mapping, staged.destination.columns
-    columns = sql.SQL(", ").join(
-        sql.SQL("CAST(NULL AS {}) AS {}").format(
-            sql.SQL(database.type_at(cursor, each)), sql.Identifier(each.name)
-        )
-        for each in dict.fromkeys((OWN_SID, *META, *staged.relation.columns))
-    )
+    source = _source(cursor, database, staged.relation)
     wanted = [
         (f"`set` of {name}", text, kinds.get(name, "text"))
         for name, text in mapping.computed.items()
     ]
     for what, text, kind in [*wanted, ("`filter`", mapping.filter, "boolean")]:
         try:
-            for form in _FORMS if text else ():
-                made = sql.SQL(form).format(sql.SQL(text), sql.SQL(kind))
+            for form in (_FORMS if what != "`filter`" else _OF_FILTER) if text else ():
                 database.execute_one(
-                    cursor, sql.SQL("{} FROM (SELECT {}) AS source LIMIT 0").format(made, columns)
+                    cursor, sql.SQL(form).format(sql.SQL(text), sql.SQL(kind), source)
                 )
+        except SettingsError as error:
+            yield _no_sql(what, error)
         except database.error as error:
             found = database.translation(error, "reading")
             if isinstance(found, Unavailable):
                 raise found from error
-            yield SettingsError(
-                f"{what} is not SQL over its columns: {found.message}",
-                code="tables.expression", hint="correct it in the map",
-            )  # fmt: skip
+            yield _no_sql(what, found)
+
+
+def _source(cursor: Any, database: TableDatabase, relation: SourceRelation) -> sql.Composed:
+    """A row of the columns that expressions may use, for FROM."""
+    columns = sql.SQL(", ").join(
+        sql.SQL("CAST(NULL AS {}) AS {}").format(
+            sql.SQL(database.type_at(cursor, each)), sql.Identifier(each.name)
+        )
+        for each in dict.fromkeys((OWN_SID, *META, *relation.columns))
+    )
+    return sql.SQL("(SELECT {}) AS source").format(columns)
+
+
+def _no_sql(what: str, error: PenstockError) -> SettingsError:
+    return SettingsError(
+        f"{what} is not SQL over its columns: {error.message}", code="tables.expression",
+        hint="correct it in the map",
+    )  # fmt: skip
+
+
+def made_relation(
+    cursor: Any, database: TableDatabase, relation: SourceRelation, computed: Mapping[str, str]
+) -> SourceRelation:
+    """The columns that a target gets that penstock makes. Raises SettingsError for an expression
+    that is not SQL over the source's columns."""
+    if not (computed and database.makes_computed):
+        return relation
+    own = {each.name: each for each in relation.columns}
+    source, columns = _source(cursor, database, relation), []
+    for name, text in computed.items():
+        column = own.get(text.strip().strip('"'))
+        try:
+            query = sql.SQL(_ONE).format(sql.SQL(text), None, source)
+            kind = "" if column is not None else database.kind_computed(cursor, query)
+        except SettingsError as error:
+            raise _no_sql(f"`set` of {name}", error) from None
+        columns.append((column or RelationColumn("", kind))._replace(name=name))
+    return replace(relation, columns=tuple(columns))
+
+
+def unset(table: MappedTable, found: Destination) -> Iterator[SettingsError]:
+    """Columns of `set` that the target does not have."""
+    if unknown := sorted({*table.options.set} - found.columns.keys()):
+        yield SettingsError(
+            f"{table.full_target} has no column {', '.join(unknown)}", "tables.column-missing",
+            hint="correct `set`",
+        )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 from penstock.model.errors import PenstockError, Rejected, SettingsError
 from penstock.model.table_schema import TableSchema
 from penstock.sinks.tables.check import to_be_made
-from penstock.sinks.tables.fitness import taken, unfit, wrong_expressions
+from penstock.sinks.tables.fitness import taken, unfit, unset, wrong_expressions
 from penstock.sinks.tables.settings import MappedTable, TableSinkSettings
 from penstock.sinks.tables.source_table import relation_of
 from penstock.tables.database import TableDatabase
@@ -99,9 +99,6 @@ def _destination(
         found = made
     elif table.follows_columns(is_made=found.is_made) and not table.options.set:
         found = replace(found, columns={**made.columns, **found.columns})
-    if unknown := sorted({*table.options.set} - found.columns.keys()):
-        raise SettingsError(
-            f"{table.full_target} has no column {', '.join(unknown)}", "tables.column-missing",
-            hint="correct `set`",
-        )  # fmt: skip
+    for problem in unset(table, found):
+        raise problem
     return found

@@ -13,7 +13,13 @@ from penstock.model.errors import PenstockError, Rejected, SettingsError
 from penstock.model.position import Place
 from penstock.model.table_schema import TableSchema
 from penstock.sinks.poison.dead_letter import Letter, row_letter
-from penstock.sinks.tables.fitness import taken, unfit, wrong_expressions
+from penstock.sinks.tables.fitness import (
+    made_relation,
+    taken,
+    unfit,
+    unset,
+    wrong_expressions,
+)
 from penstock.sinks.tables.settings import MappedTable
 from penstock.tables.database import TableDatabase
 from penstock.tables.drift import ColumnChanges, KnownColumns
@@ -141,9 +147,12 @@ class SourceTable:
         for problem in taken(mapped, relation, [*there, *(relation.names if adds else ())]):
             raise SettingsError(f"{self.name}: {problem.message}", problem.code, hint=problem.hint)
         if found is None and mapped.options.create and (lines_are == "rows" or not known.columns):
-            database.create(
-                cursor, relation, name, periods=mapped.periods, sid_column=mapped.made_sid
-            )
+            try:
+                made = made_relation(cursor, database, relation, mapped.options.set)
+            except SettingsError as error:
+                text = f"{self.name}: {error.message}"
+                raise SettingsError(text, error.code, hint=error.hint) from None
+            database.create(cursor, made, name, periods=mapped.periods, sid_column=mapped.made_sid)
             known = KnownColumns(is_made=True)
             found = database.find(cursor, *name)
         if found is None:
@@ -166,7 +175,8 @@ class SourceTable:
         columns = [each.target for each in known.columns if each.target is not None]
         mapping = mapped.mapping(self.sid, found, columns or None)
         staged = database.staged(relation, found, mapping, number, mapped.periods)
-        for problem in chain(unfit(staged), wrong_expressions(cursor, database, staged)):
+        wrong = wrong_expressions(cursor, database, staged)
+        for problem in chain(unset(mapped, found), unfit(staged), wrong):
             raise SettingsError(f"{self.name}: {problem.message}", problem.code, hint=problem.hint)
         return staged
 
