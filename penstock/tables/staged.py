@@ -183,8 +183,10 @@ class StagedRows(ABC):
     @property
     def kept(self) -> Mapping[str, str]:
         """The source's columns that the destination has as they are -> their names there."""
-        own = self.mapping.computed or {name: name for name in self.written}
-        return {value.strip().strip('"'): name for name, value in own.items()}
+        own = {name: text.strip().strip('"') for name, text in self.mapping.computed.items()}
+        own = own or {name: name for name in self.written}
+        same = {name: name for name, value in own.items() if name == value}
+        return {value: name for name, value in own.items()} | same
 
     def refuse_unsent(self, unsent: Iterable[str]) -> None:
         """Raises UnsentValue where an expression needs one of these that the destination lacks."""

@@ -294,12 +294,8 @@ def test_a_preview_shows_rows_and_makes_nothing(there: Lake, sink_of: SinkOf) ->
         ({"location": "/lake/{other}/{table}"}, {}, "write {table}"),
         ({"location": "s3://lake/{table}"}, {}, "name a SQLite file"),
         ({"history": {"start": "sid"}}, {}, "both have the name sid"),
-        ({}, {"filter": "id > 1"}, "`filter`, which a sink of type delta does not have: give"),
-        (
-            {},
-            {"set": {"name": "upper(name)"}},
-            "`set`, which a sink of type delta does not have: comp",
-        ),
+        ({}, {"partitions": "items_.*"}, "`partitions`, which a sink of type delta does not have"),
+        ({}, {"schema": "_id STRING", "filter": "true"}, "neither `filter` nor `set`: filter and"),
     ],
 )
 def test_settings_that_it_does_not_have_are_refused(
