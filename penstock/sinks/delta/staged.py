@@ -414,10 +414,13 @@ class DeltaStagedRows(StagedRows):
         """The columns of lines that are read: those that are written, or that SQL needs."""
         if not self.mapping.has_expressions:
             return self._own
-        texts = [*self.mapping.computed.values(), self.mapping.filter]
-        wanted = {*self._source_key, *self.kept}
+        texts = [each.replace('""', '"')
+                 for each in (*self.mapping.computed.values(), self.mapping.filter)]  # fmt: skip
+        kinds, wanted = self.destination.columns, {*self._source_key, *self.kept}
         return pa.schema([
-            (each.name, arrow_type(self._type_at(None, each)))
+            # As the table has it: a change names a type of the user otherwise than the catalogue.
+            (each.name, arrow_type(kinds.get(self.kept.get(each.name, ""))
+                                   or self._type_at(None, each)))
             for each in (self._source if self._is_log else self.relation).columns
             if each.name in wanted or any(mentions(text, each.name) for text in texts)
         ])  # fmt: skip

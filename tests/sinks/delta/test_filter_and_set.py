@@ -23,10 +23,10 @@ from penstock.tables.staged import RowMapping, StagedRows
 from tests.mongo import Shop
 from tests.progress import Noted
 from tests.servers import Database
-from tests.sinks.delta.lake import Lake, change, ordered
+from tests.sinks.delta.lake import Lake, change, ordered, same
 from tests.sinks.delta.test_commits import SinkOf, sink_of, states, there
 from tests.sinks.delta.test_documents import MongoLake
-from tests.sinks.delta.test_flow import ITEMS
+from tests.sinks.delta.test_flow import COLUMNS, ITEMS, TYPES, VALUES
 from tests.sinks.delta.test_verify import pipeline, verified
 from tests.sinks.postgres.flow import Flow
 from tests.sinks.postgres.test_check import NOT_ONE
@@ -164,7 +164,7 @@ def test_a_table_is_as_a_query_of_its_source_after_random_transactions(
     database.execute(f"{ITEMS}; ALTER TABLE items REPLICA IDENTITY FULL")
     with Flow(database, lake.folder, {"items": options}, sink=sink) as flow:
 
-        def same() -> None:
+        def is_same() -> None:
             until(
                 lambda: flow.check() or lake.rows("items", names)
                 == ordered(database.execute(query)), 60,
@@ -173,12 +173,34 @@ def test_a_table_is_as_a_query_of_its_source_after_random_transactions(
 
         change(database, len(name), 30)
         flow.loaded()
-        same()
+        is_same()
         change(database, len(name) + 100, 30)
-        same()
+        is_same()
         flow.reload("items")
         change(database, len(name) + 200, 5)
-        same()
+        is_same()
+
+
+@pytest.mark.parametrize("is_set", [False, True])
+def test_each_type_is_as_without_a_filter(database: Database, tmp_path: Path, is_set: bool) -> None:
+    lake = Lake(tmp_path / "lake")
+    database.execute(TYPES)
+    database.execute("""ALTER TABLE kinds ADD "a B,c" int DEFAULT 1, ADD "q""x" text DEFAULT 'y'""")
+    database.execute(VALUES.replace("#", "1"))
+    names = database.execute("SELECT quote_ident(attname), attname FROM pg_attribute WHERE"
+                             " attrelid = 'kinds'::regclass AND attnum > 0")  # fmt: skip
+    options: dict[str, Any] = {"filter": """ints IS NULL OR "a B,c" = 1"""}
+    options |= {"set": {name: quoted for quoted, name in names}} if is_set else {}
+    with Flow(database, lake.folder, {"kinds": options}) as flow:
+        flow.loaded()
+        database.execute(VALUES.replace("#", "2"))
+        columns = COLUMNS.replace(", boxes::text", "")
+        same(flow, database, lake, "kinds", columns)
+        database.execute("UPDATE kinds SET i4 = 7, ints = '{4}'")
+        same(flow, database, lake, "kinds", columns)
+    boxes = {tuple(row[0] or ()) for row in lake.rows("kinds", ["boxes"])}
+    assert boxes == {("(1,1),(0,0)", "(3,3),(2,2)"), ()}
+    assert {*lake.rows("kinds", ["a B,c", 'q"x'])} == {(1, "y")}
 
 
 def test_the_initial_load_leaves_rows_out_and_changes_bring_them(
@@ -367,6 +389,12 @@ def test_verify_compares_what_filter_and_set_make(
     database.execute("INSERT INTO others TABLE items")
     with Flow(database, lake.folder, tables) as flow:
         flow.loaded()
+        before = len(lake.rows("others"))
+        lake.table("others").delete("key = 5")
+        lake.table("others").update({"name": "'other'"}, predicate="key = 6")
+        flow.reload("others")
+        until(lambda: flow.check() or len(lake.rows("others")) == before + 1, 60)
+        flow.loaded()
     file, sid = pipeline(database, lake, tables, {}), f"flow_{database.name}"
     assert verified(file) == (
         0, [f"equal shop/{sid} public.{each} -> public.{each}" for each in tables]
@@ -381,7 +409,8 @@ def test_verify_compares_what_filter_and_set_make(
 def test_documents_are_filtered_as_text(shop: Shop, tmp_path: Path) -> None:
     there = MongoLake(shop, tmp_path / "lake")
     shop.db["users"].insert_many([{"_id": n, "name": f"n{n % 2}"} for n in range(4)])
-    options = {"filter": """document LIKE '%"name":"n1"%'"""}
+    sets = {"_id": "_id", "document": "document", "size": "length(document)"}
+    options = {"filter": """document LIKE '%"name":"n1"%'""", "set": sets}
     with there.flow({"users": options}) as flow:
         flow.loaded()
         assert [each["_id"] for each in there.lake.documents("users")] == [1, 3]
@@ -389,3 +418,4 @@ def test_documents_are_filtered_as_text(shop: Shop, tmp_path: Path) -> None:
         shop.db["users"].update_one({"_id": 1}, {"$set": {"name": "n2"}})
         until(lambda: flow.check() or [each["_id"] for each in there.lake.documents("users")]
               == [0, 3], 60)  # fmt: skip
+    assert {*there.lake.rows("users", ["_id", "size"])} == {("0", 21), ("3", 21)}
