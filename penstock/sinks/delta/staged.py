@@ -264,7 +264,8 @@ class DeltaStagedRows(StagedRows):
         rows, absent = self._filled(table, rows, lacking)
         if folded.is_cleared:
             absent = {number for number, *_ in lacking}
-        entering, rows = self._entering(lacking, absent), self._expressed(rows)
+        entering = expressions.entering(self.mapping.filter, self.relation, lacking, absent)
+        rows = self._expressed(rows)
         if not all(rows.column(GONE)[number].as_py() for number in entering):
             raise UnsentValue(
                 "a row enters the target, and lacks a value", "tables", hint=SENDS_ALL
@@ -311,22 +312,6 @@ class DeltaStagedRows(StagedRows):
             rows = rows.set_column(rows.column_names.index(name), rows.field(name), both)
         return rows, absent
 
-    def _entering(
-        self, lacking: Sequence[tuple[int, str, str]], absent: Collection[int]
-    ) -> set[int]:
-        """Which rows that lack values, and are not in the table, the filter may let in. Raises
-        UnsentValue where it needs such a value."""
-        used = {name for name in self.relation.names if mentions(self.mapping.filter, name)}
-        found = set()
-        for number, line, _ in lacking:
-            unsent = {*self._names_of(LINES.unsent(line))}
-            # Where nothing that decides was sent, the row was outside, and is.
-            if number in absent and not used <= unsent:
-                if used & unsent:
-                    raise UnsentValue("`filter` needs a value", "tables", hint=SENDS_ALL)
-                found.add(number)
-        return found
-
     def _expressed(self, rows: pa.Table) -> pa.Table:
         """Rows as `set` makes them, in their order; those outside of the filter are GONE."""
         mapping, read, count = self.mapping, self._read_kinds.names, len(rows)
@@ -338,12 +323,12 @@ class DeltaStagedRows(StagedRows):
         given = given.append_column(OWN_SID.name, pa.array([mapping.source] * count, pa.string()))
         for name in meta.keys() - {*given.column_names}:
             given = given.append_column(name, pa.nulls(count, meta[name]))
-        # The type has microseconds as the table: of itself it has nanoseconds, and ends in 2262.
-        values = {
-            name: f"CAST(({mapping.computed.get(name, lake.quoted(name))}) AS {kind})"
-            for name, kind in self.destination.columns.items() if name in self._own.names
-            for kind in [kind.replace("timestamp", "timestamp(6)")]
-        }  # fmt: skip
+        values = {}
+        for name in self._own.names:
+            text = mapping.computed.get(name, lake.quoted(name))
+            # Without a precision a timestamp has nanoseconds, and ends in 2262.
+            kind = self.destination.columns[name].replace("timestamp", "timestamp(6)")
+            values[name] = f"CAST(({text}) AS {kind})"
         keys = {name: values.pop(name) for name in self.key if name in values}
         where = f"({mapping.filter or 'true'})"
         where = expressions.OF_LOG.format(where) if self._is_log else where
@@ -428,7 +413,7 @@ class DeltaStagedRows(StagedRows):
     def _made_rows(self, changes: Sequence[LineChange], folded: Any) -> pa.Table:
         """As the table has them. Raises Rejected."""
         if self._is_log:
-            self._refuse_unsent_of(changes)
+            expressions.refuse_unsent(self.mapping, self.relation, changes)
             key = [field for field in self._read_kinds if field.name in self.key]
             types = {**COLUMNS, "_key_before": pa.struct(key) if key else None}
             beside = [(name, types[name]) for name in OF_LOG if types[name] is not None]
@@ -442,19 +427,6 @@ class DeltaStagedRows(StagedRows):
         rows = self._read(lines, self.relation.names, self._read_kinds)
         gone = pa.array([row is None for row in folded.rows.values()], pa.bool_())
         return self._beside(rows.append_column(GONE, gone), [*folded.rows])
-
-    def _refuse_unsent_of(self, changes: Iterable[LineChange]) -> None:
-        """Raises UnsentValue where SQL needs a value that was not sent, and that is in no table."""
-        texts = [each for each in self.mapping.computed.values()
-                 if each.strip().strip('"') not in self.relation.names]  # fmt: skip
-        for one in changes if self.mapping.has_expressions else ():
-            if one.has_unsent and one.after is not None:
-                line = LINES.completed(one.after, one.before)
-                for name in self._names_of(LINES.unsent(line)):
-                    if any(mentions(text, name) for text in (*texts, self.mapping.filter)):
-                        raise UnsentValue(
-                            f"`set` or `filter` needs the column {name}", "tables", hint=SENDS_ALL
-                        )
 
     def _with_sid(self, rows: pa.Table) -> pa.Table:
         for name, sid in self.mapping.own.items():

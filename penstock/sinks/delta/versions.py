@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.model.errors import SettingsError
-from penstock.sinks.delta import lake
+from penstock.sinks.delta import expressions, lake
 from penstock.sinks.delta.lake import DeltaCommit
 from penstock.sinks.delta.rows import GONE, of_key, tuples
 from penstock.sinks.delta.staged import BUCKET, DeltaStagedRows, marked, present
@@ -148,7 +148,9 @@ class DeltaStagedHistory(DeltaStagedRows):
             if each.line is not None and LINES.unsent(each.line)
         ]  # fmt: skip
         rows, absent = self._filled(table, rows, lacking)
-        entering = self._entering(lacking, absent) if self.mapping.filter else absent
+        entering, condition = absent, self.mapping.filter
+        if condition:
+            entering = expressions.entering(condition, self.relation, lacking, absent)
         rows = self._expressed(rows)
         gone: list[Any] = [False] * len(rows)
         if GONE in rows.column_names:

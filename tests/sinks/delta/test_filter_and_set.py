@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -25,6 +26,9 @@ from tests.progress import Noted
 from tests.servers import Database
 from tests.sinks.delta.lake import Lake, change, ordered, same
 from tests.sinks.delta.test_commits import SinkOf, sink_of, states, there
+from tests.sinks.delta.test_commits import (
+    test_a_commit_that_the_ledger_lacks_counts_for_each_part_of_it as counted_once,
+)
 from tests.sinks.delta.test_documents import MongoLake
 from tests.sinks.delta.test_flow import COLUMNS, ITEMS, TYPES, VALUES
 from tests.sinks.delta.test_verify import pipeline, verified
@@ -221,6 +225,12 @@ def test_the_initial_load_leaves_rows_out_and_changes_bring_them(
     sink.write([unsent], Noted())
     assert there.rows("items") == [(2, "in"), (3, "now")]
     assert [each["reason"] for each in sink.dead_letters()] == ["unsent-value"]
+
+
+@pytest.mark.parametrize("kind", ["clone", "log"])
+def test_a_commit_that_the_ledger_lacks_is_once(there: Lake, sink_of: SinkOf, kind: str) -> None:
+    sets = {"id": "id", "name": "name"}
+    counted_once(there, partial(sink_of, filter="name <> 'no'", set=sets), kind)
 
 
 def test_an_append_keeps_rows_that_are_deleted(there: Lake, sink_of: SinkOf) -> None:
