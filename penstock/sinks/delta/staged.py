@@ -112,7 +112,7 @@ class FoldedChanges(NamedTuple):
 class DeltaStagedRows(StagedRows):
     """See `StagedRows`: what needs no table is done in `plan`."""
 
-    _place = _temporary = _made = ""
+    _place = _temporary = _made = _point = ""
 
     def __init__(
         self, relation: SourceRelation, destination: Destination, mapping: RowMapping, number: int,
