@@ -121,7 +121,8 @@ class TableRowWriter:
             yield pieces
             return
         with SpooledTemporaryFile(_IN_MEMORY, dir=str(folder)) as file:
-            file.writelines(pieces)
+            for piece in pieces:  # `writelines` would have all in memory first
+                file.write(piece)
             file.seek(0)
             yield iter(lambda: b"".join(file.readlines(_TOGETHER)), b"")
 
