@@ -170,16 +170,19 @@ def test_what_arrives_is_what_the_transform_makes_of_whole_rows(
         pipeline = pipeline_of(folder, *statements, mode="rows")
         late = _late(spark, pipeline)
         assert set(COLUMNS) - late | ({CARRIER} if late else set()) == through_the_jvm, name
-        query = start_query(
-            spark, pipeline, pipeline.backends[0], run=folder, attempt=2, reports={}
-        )
-        try:
-            query.processAllAvailable()
-        finally:
-            query.stop()
+        take_all(spark, pipeline, folder)
         assert list((folder / "side-channel-default-2").iterdir()) == [], name
         expected = by_whole_rows(spark, statements, folder / "whole rows")
         assert arrived(folder) == expected, name
+
+
+def take_all(spark: SparkSession, pipeline: Pipeline, run: Path) -> None:
+    """Starts the query, and stops it when it has taken all changes."""
+    query = start_query(spark, pipeline, pipeline.backends[0], run=run, attempt=2, reports={})
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
 
 
 def by_whole_rows(spark: SparkSession, statements: list[str], folder: Path) -> list[dict[str, Any]]:
@@ -214,13 +217,7 @@ def test_changes_have_their_hash_partition_and_statements_see_it(
         folder.mkdir()
         whole = pipeline_of(folder, *statements, trigger="50ms")
         pipeline = whole.model_copy(update={"partitions": 5})
-        query = start_query(
-            spark, pipeline, pipeline.backends[0], run=folder, attempt=2, reports={}
-        )
-        try:
-            query.processAllAvailable()
-        finally:
-            query.stop()
+        take_all(spark, pipeline, folder)
         rows = arrived(folder)
         found = {(row["collection"], row["document_id"], row["route"]) for row in rows}
         assert found == {row for row in hashed(5) if not statements or row[2] != 3}
