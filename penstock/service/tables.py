@@ -74,9 +74,11 @@ class FollowedTables(Closes):
             self._reasons = self._owned.suspended()
         for source in self._sources:
             with self._warning(f"the tables of {source.backend} cannot be looked at now"):
-                self._found[source.backend] = [
-                    _marked(table, self._reasons) for table in tables_of(source)
-                ]
+                found, before = tables_of(source), self._found.get(source.backend, ())
+                if {table.name for table in before} - {table.name for table in found}:
+                    # PostgreSQL may lack a table that one transaction drops and makes again.
+                    found = tables_of(source)
+                self._found[source.backend] = [_marked(table, self._reasons) for table in found]
 
     def _run(self) -> None:
         while self._goes_on:

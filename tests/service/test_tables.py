@@ -98,6 +98,19 @@ def test_what_is_gone_is_removed_although_that_failed_first(
     assert script.done.count(("remove", ("gone",))) == 1
 
 
+def test_a_table_that_is_missing_for_a_moment_stays(script: Script, tables: FollowedTables) -> None:
+    script.versions = {"t": "1"}
+    tables.look()
+    answers, tables_there = iter([[], None]), script.tables_of
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "penstock.service.tables.tables_of",
+            lambda source: tables_there(source) if (one := next(answers)) is None else one,
+        )
+        tables.look()
+    assert [each.name for each in tables.all] == [("t",)]
+
+
 def test_what_fails_is_said_once_and_stops_nothing_else(
     script: Script, tables: FollowedTables
 ) -> None:
