@@ -261,16 +261,27 @@ FROM (
 ) AS found (blocker, since)
 ORDER BY blocker
 """
+_CIRCLE = """
+WITH RECURSIVE before (pid) AS (
+    SELECT unnest(pg_catalog.pg_blocking_pids(ours.pid)) FROM unnest(%s::int[]) AS ours (pid)
+    UNION
+    SELECT unnest(pg_catalog.pg_blocking_pids(before.pid)) FROM before
+)
+SELECT true FROM before WHERE pid = ANY (%s::int[]) LIMIT 1
+"""
 
 
 class LockWait:
     """What connections of ours wait for: locks and new slots wait for older transactions. Used as
     the `is_stopped` of connections with these `pids`: it looks every few seconds, and reports in
-    words to `on_wait`, "" at the end. `seen` is what it found last."""
+    words to `on_wait`, "" at the end. `seen` is what it found last. It stops the connections where
+    what they wait for waits, perhaps for others before, for one of them (`is_circle`): the server
+    sees no deadlock in that, as they are several connections."""
 
     def __init__(self, settings: PostgresSettings, wait: SnapshotWait) -> None:
         self.pids: list[int] = []
         self.seen = ""
+        self.is_circle = False
         self._side = SideConnection(settings)
         self._wait = wait
         self._look_at: float | None = time.monotonic() + _EVERY  # None: it is over
@@ -284,8 +295,14 @@ class LockWait:
                 text = ", ".join(f"{blocker} since {since}" for blocker, since in found)
                 self.seen = text or self.seen  # nothing, where the wait has just timed out
                 self._wait.on_wait(text)
+                self.is_circle = bool(text and self._side.rows(_CIRCLE, self.pids, self.pids))
             self._look_at = time.monotonic() + _EVERY
-        return False
+        return self.is_circle
+
+    def begin_again(self) -> None:
+        """With other connections."""
+        self.pids.clear()
+        self.is_circle = False
 
     def close(self) -> None:
         self._look_at = None

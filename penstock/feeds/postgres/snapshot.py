@@ -52,6 +52,7 @@ _EXPORTED = (
 # Seconds for a reader's lock: a rewrite that is before it in the queue waits for the end of the
 # snapshot, which waits for the reader.
 _READER = 5.0
+_LEAST = 1.0  # seconds for a slot, however long the lock took
 _LINES = 2**18  # bytes of lines that are handed on at once
 _EXACT = 32 * 2**20  # bytes of a table that is cut exactly
 
@@ -180,7 +181,8 @@ class PostgresRowSource:
         """A connection that takes the table's lock first, and waits for it only so long: an ALTER
         TABLE before it in the queue may wait for the end of the snapshot, which waits for this."""
         with closing(connect_reading(self.settings, is_stopped)) as connection:
-            _lock(connection, self.table.schema, self.table.table, self.patience)
+            deadline = time.monotonic() + self.patience
+            _lock(connection, self.table.schema, self.table.table, deadline)
             with translating("importing a snapshot"):
                 try:
                     connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(self.snapshot))
@@ -254,19 +256,33 @@ class PostgresSnapshot:
         self._open.close()
 
     def _enter(self) -> None:
+        """Gives the table's lock back where what holds up the slot waits for that."""
+        deadline = time.monotonic() + self._patience
+        while True:
+            try:
+                snapshot = self._locked_and_pinned(deadline)
+                break
+            except Unavailable:
+                if not self._wait.is_circle or time.monotonic() >= deadline:
+                    raise
+            self._open.close()
+            self._wait.begin_again()
+        self._describe(snapshot)
+
+    def _locked_and_pinned(self, deadline: float) -> str:
         settings = self._settings
         self._holder = self._open.enter_context(closing(connect_reading(settings, self._wait)))
         self._wait.pids.append(self._holder.info.backend_pid)
         if self._is_followed:
             self._refuse_early()
-        _lock(self._holder, self._schema, self._table, self._patience)
+        _lock(self._holder, self._schema, self._table, deadline)
         self._wait.seen = ""
-        self._describe(self._pinned())
+        return self._pinned(deadline)
 
-    def _pinned(self) -> str:
+    def _pinned(self, deadline: float) -> str:
         """Takes the point, and the snapshot of it; its name for other connections."""
-        settings = self._settings
-        with closing(connect_exporting(settings, self._patience, self._wait)) as exporting:
+        settings, patience = self._settings, max(deadline - time.monotonic(), _LEAST)
+        with closing(connect_exporting(settings, patience, self._wait)) as exporting:
             self._wait.pids.append(exporting.info.backend_pid)
             with translating("making a temporary slot for a snapshot"):
                 name = sql.Identifier(f"penstock_snap_{secrets.token_hex(8)}")
@@ -455,7 +471,7 @@ class PostgresSample(PostgresSnapshot):
         wait = SnapshotWait(patience=_READER)
         super().__init__(settings, (schema, table), None, wait, WHOLE_TABLE)
 
-    def _pinned(self) -> str:
+    def _pinned(self, deadline: float) -> str:
         ((lsn,),) = self._ask(_ABOUT_NOW)
         self._lsn, self._xmin = parse_lsn(lsn), ""
         return ""
@@ -466,12 +482,11 @@ class PostgresSample(PostgresSnapshot):
         return self.source.pages(self._holder, {"most": rows}, rows, _LINES)
 
 
-def _lock(connection: Ordinary, schema: str, table: str, patience: float) -> None:
+def _lock(connection: Ordinary, schema: str, table: str, deadline: float) -> None:
     """Begins a transaction that can still import a snapshot, and locks the table in it, and all of
-    its partitions. Where one is locked, the others are given back before the next try: DDL that has
-    that one may wait for them."""
+    its partitions; tries until the deadline (monotonic seconds). Where one is locked, the others
+    are given back before the next try: DDL that has that one may wait for them."""
     statement = sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(sql.Identifier(schema, table))
-    deadline = time.monotonic() + patience
     with translating(f"locking {schema}.{table} against rewrites"):
         while True:
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")

@@ -50,6 +50,9 @@ SELECT a.pid, a.query_start, clock_timestamp() - a.query_start > %s * interval '
 FROM pg_locks l JOIN pg_stat_activity a USING (pid)
 WHERE NOT l.granted AND a.application_name = 'penstock' AND a.datname = current_database()
 """
+TRUNCATES = (
+    "SELECT true FROM pg_stat_activity WHERE query = 'TRUNCATE t' AND wait_event_type = 'Lock'"
+)
 
 
 class Deadlocks:
@@ -114,6 +117,33 @@ def test_ddl_of_several_partitions_is_never_ended_for_a_deadlock(
                 application.execute(statement.encode())
             application.commit()
             until(lambda: works.done, 120)
+
+
+# What an older transaction of an application waits for: our lock itself, or what waits for that.
+CIRCLES = {
+    "our lock": ("TRUNCATE t", ""),
+    "one in between": ("INSERT INTO t VALUES (9)", "TRUNCATE t"),
+}
+
+
+@pytest.mark.parametrize("circle", CIRCLES)
+def test_a_load_gives_way_to_ddl_that_its_slot_waits_for(circle: str, reader: Reader) -> None:
+    """The server sees no deadlock: the lock and the slot are of two connections."""
+    database, (waits, between) = reader.database, CIRCLES[circle]
+    reader.prepare("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int)")
+    with psycopg.connect(database.url) as application, Deadlocks(reader, load) as works:
+        application.execute("INSERT INTO u VALUES (1)")
+        until(works.has_waited(0.1), 60)
+        other = threading.Thread(target=database.execute, args=[between]) if between else None
+        if other is not None:
+            other.start()
+            until(lambda: database.execute(TRUNCATES), 30)
+        application.execute("SET statement_timeout = '30s'")
+        application.execute(waits.encode())
+        application.commit()
+        if other is not None:
+            other.join(60)
+        until(lambda: works.done, 120)
 
 
 @pytest.fixture
