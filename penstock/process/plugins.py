@@ -4,7 +4,7 @@ import re
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
-from importlib.metadata import Distribution, distribution, entry_points
+from importlib.metadata import Distribution, EntryPoint, EntryPoints, distribution, entry_points
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -26,21 +26,32 @@ def known(kind: str) -> list[str]:
 
 @cache
 def plugin(kind: str, name: str) -> Any:
-    """The plug-in of that name; raises SettingsError that names the known ones or the extra.
-    Cached: reading the installed packages' metadata costs milliseconds, and Spark's workers ask for
-    every micro-batch."""
-    for point in entry_points(group=f"penstock.{kind}"):
-        if point.name == name:
-            try:
-                return point.load()
-            except ModuleNotFoundError as error:
-                what = f"{name!r} needs the module {error.name!r}"
-                raise _missing(error, point.dist, what) from error
+    """The plug-in of that name; raises SettingsError that names the known ones or the extra."""
+    if (point := _point(f"penstock.{kind}", name)) is not None:
+        try:
+            return point.load()
+        except ModuleNotFoundError as error:
+            what = f"{name!r} needs the module {error.name!r}"
+            raise _missing(error, point.dist, what) from error
     near = [f"did you mean {each!r}? " for each in get_close_matches(name, known(kind), n=1)]
     hint = f"{''.join(near)}known: {', '.join(known(kind))}"
     raise SettingsError(
         f"there is no {kind.removesuffix('s')} {name!r}", "process.plug-in-unknown", hint=hint
     )
+
+
+def _point(group: str, name: str) -> EntryPoint | None:
+    if not (found := _installed().select(group=group, name=name)):
+        _installed.cache_clear()  # it may have come since
+        found = _installed().select(group=group, name=name)
+    return next(iter(found), None)
+
+
+@cache
+def _installed() -> EntryPoints:
+    """Of all packages. Read once: a process of Spark's has jars on its path, in which looking for
+    packages takes a tenth of a second. Forks have what the fork server read."""
+    return entry_points()
 
 
 def driver(module: str) -> Any:

@@ -152,11 +152,12 @@ class Service(PipelinePart):
                     snapshots.start(engine.statements())
                 with engine.reporting(supervision.board):
                     ticked = -CALM
-                    while not self._stop.wait(TICK):
+                    while not self._stop.is_set():
                         owned.verify()
                         now = time.monotonic()
                         if now - ticked >= CALM or not supervision.is_calm(now):
                             parts.tick(ticked := now)
+                        self._stop.wait(TICK)
                     supervision.drain()
             except LeaseLost as error:
                 is_back = error.code == WENT_BACK

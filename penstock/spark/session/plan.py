@@ -152,7 +152,8 @@ def _plugins(pipeline: Pipeline) -> list[str]:
     feeds = {f"feeds/{backend.type}" for backend in pipeline.backends}
     if pipeline.has_live_map:
         feeds.add("feeds/postgres")  # what the map may get
-    return [*sorted(feeds), f"sinks/{pipeline.sink.type}"]
+    store, _, _ = pipeline.positions.partition(":")
+    return [*sorted(feeds), f"sinks/{pipeline.sink.type}", f"stores/{store}"]
 
 
 def _local(folder: Path) -> Mapping[str, str]:

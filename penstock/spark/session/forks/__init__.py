@@ -28,6 +28,10 @@ _SINGLE = {
 }
 
 
+# What Spark asks a Python twice at a start, by `-c`: to start one takes a twentieth of a second.
+_VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
+
+
 class Forks:
     """A fork server in `folder`, which imports `plugins` (`feeds/NAME`, `sinks/NAME`) too. `python`
     is the program for PYSPARK_PYTHON. Raises OSError when there can be none (the path is too long
@@ -52,9 +56,10 @@ class Forks:
         launcher = shlex.join([
             sys.executable, "-S", "-I", str(_LAUNCHER), str(place), sys.executable,
         ])  # fmt: skip
-        python = shlex.quote(sys.executable)
+        python, version = shlex.quote(sys.executable), "{}.{}".format(*sys.version_info)
         self.python.write_text(
-            f'#!/bin/sh\n[ "$1" = -m ] && exec {launcher} "$@"\nexec {python} "$@"\n'
+            f'#!/bin/sh\n[ "$1" = -m ] && exec {launcher} "$@"\n'
+            f'[ "$2" = {shlex.quote(_VERSION)} ] && exec echo {version}\nexec {python} "$@"\n'
         )
         self.python.chmod(0o700)
 

@@ -26,6 +26,8 @@ _MODULES = (
     "pyspark.sql.worker.python_streaming_sink_runner",
     "pyspark.sql.streaming.python_streaming_source_runner",
     "penstock.spark.datasource",
+    # What connecting to a host by its name imports.
+    "encodings.idna",
 )  # fmt: skip
 
 # Seconds that children have to end by themselves when the service has ended, and after they were
