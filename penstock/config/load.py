@@ -11,7 +11,7 @@ from penstock.config.document import Document, parse
 from penstock.config.pipeline import Backend, Deployment, Pipeline, SinkChoice
 from penstock.model.errors import SettingsError
 from penstock.model.problems import Path, Problem, blot, dotted, nearest, problems_of, refuse
-from penstock.process.plugins import known, plugin
+from penstock.process.plugins import is_known, known, plugin
 
 D = TypeVar("D", bound=Deployment)
 
@@ -158,11 +158,10 @@ def _plugged(kind: str, data: dict[str, Any], path: Path, problems: list[Problem
 
 
 def _plugin(kind: str, name: Any, path: Path, problems: list[Problem]) -> Any:
-    names = known(kind)
     if not isinstance(name, str):
-        text = f"is missing; known: {', '.join(names)}"
-    elif name not in names:
-        text = f"there is no {kind.removesuffix('s')} {name!r}{nearest(name, names)}"
+        text = f"is missing; known: {', '.join(known(kind))}"
+    elif not is_known(kind, name):
+        text = f"there is no {kind.removesuffix('s')} {name!r}{nearest(name, known(kind))}"
     else:
         try:
             return plugin(kind, name)

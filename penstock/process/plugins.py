@@ -4,7 +4,7 @@ import re
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
-from importlib.metadata import Distribution, EntryPoint, EntryPoints, distribution, entry_points
+from importlib.metadata import Distribution, EntryPoint, distribution, entry_points
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -21,7 +21,13 @@ _BROUGHT_BY = {
 
 def known(kind: str) -> list[str]:
     """The names of all installed plug-ins of a kind: `feeds`, `sinks`, `layouts` or `stores`."""
-    return sorted({point.name for point in entry_points(group=f"penstock.{kind}")})
+    _installed.cache_clear()
+    return sorted({point.name for point in _installed().select(group=f"penstock.{kind}")})
+
+
+def is_known(kind: str, name: str) -> bool:
+    """Whether a plug-in of that name is installed."""
+    return _point(f"penstock.{kind}", name) is not None
 
 
 @cache
@@ -48,9 +54,10 @@ def _point(group: str, name: str) -> EntryPoint | None:
 
 
 @cache
-def _installed() -> EntryPoints:
-    """Of all packages. Read once: a process of Spark's has jars on its path, in which looking for
-    packages takes a tenth of a second. Forks have what the fork server read."""
+def _installed() -> Any:
+    """The entry points of all packages (the class depends on the version of Python). Read once: a
+    process of Spark's has jars on its path, in which looking for packages takes a tenth of a
+    second. Forks have what the fork server read."""
     return entry_points()
 
 

@@ -50,8 +50,9 @@ SETTINGS: Mapping[str, str] = {
 _TICKETS = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 # What little garbage there is needs no threads, and no heap that is a sixty-fourth of the machine's
-# memory. Counters for `jstat` would be sampled 20 times a second.
-_JAVA = "-XX:+UseSerialGC -Xms64m -XX:-UsePerfData"
+# memory: 52 MB for what Spark keeps once it runs (with less, a start has a full collection), 20 for
+# the rest. Counters for `jstat` would be sampled 20 times a second.
+_JAVA = "-XX:+UseSerialGC -Xms72m -XX:NewSize=20m -XX:-UsePerfData"
 
 # Tickets leave the JVM little to do but plan: optimizing that code for minutes costs a fifth
 # of a core (measured) and never pays.

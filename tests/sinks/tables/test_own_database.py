@@ -4,7 +4,8 @@ import pickle
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from importlib.metadata import EntryPoint, entry_points
+from functools import cache
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,9 @@ sink: {type: own, url: own://%s, map: [{backend: default, tables: {items: {creat
 def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     own = EntryPoint("own", "tests.sinks.tables.own:PLUGIN", "penstock.sinks")
 
-    def found(group: str) -> list[EntryPoint]:
-        return [*entry_points(group=group), *([own] if group == own.group else [])]
-
-    monkeypatch.setattr(plugins, "entry_points", found)
+    groups = [f"penstock.{kind}" for kind in ("feeds", "sinks", "layouts", "stores")]
+    ours = [point for group in groups for point in entry_points(group=group)]
+    monkeypatch.setattr(plugins, "_installed", cache(lambda: EntryPoints([*ours, own])))
     OwnDatabase.owners.clear()
     yield
     plugins.plugin.cache_clear()

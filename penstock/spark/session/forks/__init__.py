@@ -29,7 +29,7 @@ _SINGLE = {
 
 
 # What Spark asks a Python twice at a start, by `-c`: to start one takes a twentieth of a second.
-_VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
+VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
 
 
 class Forks:
@@ -59,7 +59,7 @@ class Forks:
         python, version = shlex.quote(sys.executable), "{}.{}".format(*sys.version_info)
         self.python.write_text(
             f'#!/bin/sh\n[ "$1" = -m ] && exec {launcher} "$@"\n'
-            f'[ "$2" = {shlex.quote(_VERSION)} ] && exec echo {version}\nexec {python} "$@"\n'
+            f'[ "$2" = {shlex.quote(VERSION)} ] && exec echo {version}\nexec {python} "$@"\n'
         )
         self.python.chmod(0o700)
 

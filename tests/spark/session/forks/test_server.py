@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
-from penstock.spark.session.forks import Forks
+from penstock.spark.session.forks import VERSION, Forks
+from penstock.spark.session.launch import _package
 from tests.waiting import until
 
 pytestmark = pytest.mark.live
@@ -195,6 +197,14 @@ def test_when_the_service_ends_nothing_is_left(forks: Forks, module: Callable[[s
 def test_anything_but_a_module_is_run_by_python_itself(forks: Forks) -> None:
     code, output, _ = told(forks, "-c", "import sys; print('pyspark' in sys.modules)")
     assert (code, output) == (0, "False\n")
+
+
+def test_spark_s_question_for_the_version_has_the_answer_of_python(forks: Forks) -> None:
+    jars = _package() / "jars"
+    with zipfile.ZipFile(next(jars.glob("spark-core_*.jar"))) as jar:
+        asks = jar.read("org/apache/spark/api/python/PythonUtils$.class")
+    assert VERSION.encode() in asks
+    assert told(forks, "-c", VERSION) == told(forks, "-c", f"{VERSION} # by Python itself")
 
 
 def test_a_module_that_is_not_there_is_an_error(forks: Forks) -> None:
