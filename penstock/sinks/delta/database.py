@@ -12,6 +12,7 @@ from psycopg import sql
 from penstock.model.errors import SettingsError
 from penstock.process.sqlite_file import translated
 from penstock.sinks.delta import expressions, lake
+from penstock.sinks.delta.commits import app_of
 from penstock.sinks.delta.documents import DeltaStagedDocuments, columns_of, shown
 from penstock.sinks.delta.kinds import OnMisfit, computed_kind, kind_named, kind_of
 from penstock.sinks.delta.lake import ColumnChange, DeltaLayout
@@ -20,7 +21,6 @@ from penstock.sinks.delta.staged import (
     DAY,
     OF_LOG,
     DeltaStagedRows,
-    app_of,
     own_names,
     wrong_names,
 )

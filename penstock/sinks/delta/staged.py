@@ -1,29 +1,22 @@
-"""Changes of a source's table -> commits to its Delta table; nothing is staged anywhere.
+"""Changes of a source's table -> rows of its Delta table; nothing is staged anywhere."""
 
-A commit of Delta and that of the ledger are two. A kill between them leaves a table with a commit
-that the ledger lacks: its counter is higher then, and its place or part says what is there.
-"""
-
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
-from uuid import uuid4
 from zlib import crc32
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg import sql
 
-from penstock.model.errors import PenstockError, Rejected, SettingsError
+from penstock.model.errors import Rejected, SettingsError
 from penstock.model.position import ROWS, Place
 from penstock.sinks.delta import expressions, lake
+from penstock.sinks.delta.commits import LedgerTable, TableCommits, app_of
 from penstock.sinks.delta.kinds import OnMisfit, is_box_array, kind_of
 from penstock.sinks.delta.lake import DeltaCommit, DeltaLayout
 from penstock.sinks.delta.rows import (
@@ -54,49 +47,6 @@ compute: Any = pc
 BUCKET, DAY = "_bucket", "_day"
 # Columns of a log besides the source's.
 OF_LOG = ("_operation", "_sequence", "_committed_at", "_unsent", "_key_before")
-_cleaned: dict[str, float] = {}  # by table: when it was last (monotonic)
-
-
-@dataclass(frozen=True, slots=True)
-class KnownCommit:
-    """What the ledger has of the commits of a source: the counter of the last one, their writer,
-    and what the table had before the ledger: parts of loads, and changes up to a place. A counter
-    below 0: the table is loaded anew, and the next commit goes on with the counter that it has."""
-
-    number: int = 0
-    writer: str = ""
-    parts: tuple[str, ...] = ()
-    place: str = ""
-
-    @classmethod
-    def read(cls, ledger: Any, app: str) -> "KnownCommit":
-        query = f"SELECT number, writer, parts, place FROM {ledger.own}delta WHERE app = %s"
-        if not (found := ledger.run(query, [app]).fetchone()):
-            return cls()
-        number, writer, parts, place = found
-        return cls(number, writer, tuple(orjson.loads(parts)), place)
-
-    def write(self, ledger: Any, app: str) -> None:
-        ledger.run(
-            f"INSERT INTO {ledger.own}delta (app, number, writer, parts, place)"
-            " VALUES (%s, %s, %s, %s, %s)"
-            " ON CONFLICT (app) DO UPDATE SET number = excluded.number,"
-            " writer = excluded.writer, parts = excluded.parts, place = excluded.place",
-            [app, self.number, self.writer, orjson.dumps(self.parts).decode(), self.place],
-        )
-
-
-def app_of(backend: str, source: str, table: str) -> str:
-    """The name of the counter in a table's commits; `table` is `schema.table` of the source."""
-    return f"penstock/{backend}/{source}/{table}"
-
-
-class LedgerTable(NamedTuple):
-    """What the ledger has of a table: before a commit, or to store after it (`size`: None if there
-    was none)."""
-
-    known: KnownCommit
-    size: Mapping[str, Any] | None = None
 
 
 class FoldedChanges(NamedTuple):
@@ -130,10 +80,11 @@ class DeltaStagedRows(StagedRows):
         self._loaded: SpooledRows  # within `loading`
         self._early: tuple[FoldedChanges, Future[LedgerTable]] | None = None
 
-    @property
-    def app(self) -> str:
-        """See `app_of`."""
-        return app_of(self.mapping.backend, self.mapping.source, self._name)
+    @cached_property
+    def _commits(self) -> TableCommits:
+        app = app_of(self.mapping.backend, self.mapping.source, self._name)
+        target = f"{self.destination.schema}.{self.destination.table}"
+        return TableCommits(app, target, self.layout, self._ledger)
 
     @property
     def takes_lines(self) -> bool:
@@ -192,7 +143,7 @@ class DeltaStagedRows(StagedRows):
         step: FoldedChanges = steps[0]
         if step.error is not None:
             return None
-        before = self._before(cursor)
+        before = self._commits.before(cursor)
 
         def run() -> None:
             found: Future[LedgerTable] = Future()
@@ -212,21 +163,21 @@ class DeltaStagedRows(StagedRows):
         if early is not None and early[0] is step:
             found = early[1].result()
         else:
-            found = self._committed(step, self._before(cursor))
-        self._keep(cursor, found)
+            found = self._committed(step, self._commits.before(cursor))
+        self._commits.keep(cursor, found, self._nulled)
 
     def _committed(self, step: FoldedChanges, before: LedgerTable) -> LedgerTable:
         """Commits changes to the table. Uses no ledger."""
-        table, known = self._opened(before)
+        table, known = self._commits.opened(before)
         last = step.changes[-1]
         with lake.translated("writing to", self.layout.uri):
             if known.place:
                 step = self._after(step, Place.parse(known.place))
             if step.rows is None or not (len(step.rows) or step.folded.is_cleared):
                 return LedgerTable(known)
-            commit = self._next(known, place=str(Place(last.cursor, last.ordinal)))
+            commit = self._commits.next(known, place=str(Place(last.cursor, last.ordinal)))
             self._write(table, step.folded, step.rows, commit)
-            return self._after_commit(table, known, commit)
+            return self._commits.after(table, known, commit)
 
     def _after(self, step: FoldedChanges, place: Place) -> FoldedChanges:
         """Without the changes that the table has, up to a place: there may be more of them than in
@@ -443,123 +394,23 @@ class DeltaStagedRows(StagedRows):
     def _buckets(self, keys: Iterable[str]) -> list[int]:
         return [crc32(key.encode()) % self.layout.buckets for key in keys]
 
-    @contextmanager
-    def _committing(
-        self, cursor: Any, *, takes_over: bool = False
-    ) -> Iterator[tuple[Any, KnownCommit]]:
-        """For a load or a repair, which has `_keep` called: see `_opened`."""
-        table, known = self._opened(self._before(cursor), takes_over=takes_over)
-        with lake.translated("writing to", self.layout.uri):
-            yield table, known
-
-    @property
-    def _target(self) -> str:
-        return f"{self.destination.schema}.{self.destination.table}"
-
-    def _before(self, cursor: Any) -> LedgerTable:
-        ledger = self._ledger(cursor)
-        size = ledger.sizes(self._target).get(self._target, {})
-        return LedgerTable(KnownCommit.read(ledger, self.app), size)
-
-    def _opened(self, before: LedgerTable, *, takes_over: bool = False) -> tuple[Any, KnownCommit]:
-        """The table, and what is to be known of it: its counter, the writer, and up to which place
-        it had changes before the ledger. Raises SettingsError for a table that was made as another,
-        and, unless a load `takes_over`, where the last commit is another's, or the table lacks what
-        the ledger has."""
-        known, table = before.known, lake.open_table(self.layout)
-        if table is None:
-            raise SettingsError(
-                f"there is no table at {self.layout.uri} any more", "delta.table-missing",
-                hint=_RELOAD,
-            )  # fmt: skip
-        lake.verify_layout(table, self.layout)
-        number, last = lake.number_of(table, self.app), None
-        if known.number < 0:
-            known = replace(known, parts=(), place="")
-        elif number == known.number:
-            if not takes_over:
-                self._verify_kept(before, table)
-        else:
-            with lake.translated("reading", self.layout.uri):
-                last = lake.last_commit(table, self.app)
-            if not takes_over:
-                self._verify(known, number, last)
-            if last is not None and number > known.number:
-                parts = (*known.parts, last.part) if last.part else known.parts
-                known = replace(known, parts=parts, place=last.place or known.place)
-        writer = known.writer or uuid4().hex
-        if takes_over:
-            known = replace(known, parts=(), place="")
-        return table, replace(known, number=number, writer=writer)
-
-    def _next(self, known: KnownCommit, *, place: str = "", part: str = "") -> DeltaCommit:
-        return DeltaCommit(
-            app=self.app, number=known.number + 1, writer=known.writer, place=place, part=part
-        )
-
-    def _verify_kept(self, before: LedgerTable, table: Any) -> None:
-        if lake.was_restored(table, (before.size or {}).get("version", table.version())):
-            raise self._went_back
-
-    @property
-    def _went_back(self) -> SettingsError:
-        return SettingsError(
-            f"the table at {self.layout.uri} has less than it had: it was restored, or made again",
-            "delta.went-back", hint=_RELOAD,
-        )  # fmt: skip
-
-    def _verify(self, known: KnownCommit, number: int, last: DeltaCommit | None) -> None:
-        if number < known.number:
-            raise self._went_back
-        if known.writer and (last is None or last.writer != known.writer):
-            raise SettingsError(
-                f"another pipeline writes {self.app} to the table at {self.layout.uri}",
-                "delta.other-writer",
-                hint="give backends of different pipelines different names; or, if that one has"
-                f" ended, {_RELOAD}",
-            )
-
-    def _after_commit(self, table: Any, known: KnownCommit, commit: DeltaCommit) -> LedgerTable:
-        """What the ledger is to have of the commit; and now and then the table is cleaned, which no
-        commit of ours comes between."""
-        if lake.number_of(table, self.app) != commit.number:
-            return LedgerTable(known)  # there was nothing to change: delta-rs made no commit
-        layout, now = self.layout, time.monotonic()
-        if layout.clean and now - _cleaned.setdefault(layout.uri, now) >= layout.clean:
-            _cleaned[layout.uri] = now
-            with suppress(PenstockError):  # it is tried again the next time
-                table = lake.clean(layout) or table
-        size = lake.size_at(table, datetime.now(UTC))
-        return LedgerTable(replace(known, number=commit.number), size)
-
-    def _keep(self, cursor: Any, found: LedgerTable) -> None:
-        """The ledger has what is known of the table."""
-        ledger = self._ledger(cursor)
-        found.known.write(ledger, self.app)
-        if found.size is not None:
-            was = ledger.sizes(self._target).get(self._target, {})
-            nulled = self._nulled.union(was.get("nulled", ()))
-            more = {"nulled": sorted(nulled)} if nulled else {}
-            ledger.keep_size(self._target, {**found.size, **more})
-
     # Loads.
 
     def has_rows(self, cursor: Any) -> bool:
         """See `StagedRows`; also where it is not known how far the table is."""
         if (table := lake.open_table(self.layout)) is None:
             return False
-        known = KnownCommit.read(self._ledger(cursor), self.app)
-        if known.number and known.number != lake.number_of(table, self.app):
+        if self._commits.is_behind(cursor, table):
             return True
         with lake.translated("reading", self.layout.uri):
             return bool(table.to_pyarrow_dataset().head(1, filter=self._mine_there).num_rows)
 
     def clear(self, cursor: Any) -> None:
         nothing = self._own.empty_table()
-        with self._committing(cursor, takes_over=True) as (table, known):
-            commit = self._next(known)
+        with self._commits.committing(cursor, takes_over=True) as (table, known):
+            commit = self._commits.next(known)
             lake.replace_all(table, nothing, self.mapping.own, commit)
-            self._keep(cursor, self._after_commit(table, known, commit))
+            self._commits.keep(cursor, self._commits.after(table, known, commit), self._nulled)
 
     def form(self, *, merges: bool) -> tuple[Sequence[str], bytes]:
         if self.mapping.has_expressions:
@@ -598,17 +449,17 @@ class DeltaStagedRows(StagedRows):
         merges &= not self._is_log
         if not (self._loaded or merges):
             return
-        with self._committing(cursor) as (table, known):
+        with self._commits.committing(cursor) as (table, known):
             if part in known.parts:
-                self._keep(cursor, LedgerTable(known))
+                self._commits.keep(cursor, LedgerTable(known), self._nulled)
                 return
-            commit = self._next(known, part=part)
+            commit = self._commits.next(known, part=part)
             if merges:
                 rows = [self._loaded_rows(b""), *self._loaded.parts()]
                 self._merge_loaded(table, pa.concat_tables(rows), commit)
             else:
                 lake.append(table, map(present, self._loaded.parts()), commit)
-            self._keep(cursor, self._after_commit(table, known, commit))
+            self._commits.keep(cursor, self._commits.after(table, known, commit), self._nulled)
 
     def _merge_loaded(self, table: Any, rows: pa.Table, commit: DeltaCommit) -> None:
         if len(rows):
@@ -646,10 +497,10 @@ class DeltaStagedRows(StagedRows):
         rows = marked(self._beside(self.compared(lines), keys), is_gone=False)
         parts = [rows, *(marked(each, is_gone=True) for each in gone)]
         rows = pa.concat_tables(parts, promote_options="permissive")
-        with self._committing(cursor) as (table, known):
-            commit = self._next(known)
+        with self._commits.committing(cursor) as (table, known):
+            commit = self._commits.next(known)
             lake.merge(table, rows, self.key, self._prunes, commit)
-            self._keep(cursor, self._after_commit(table, known, commit))
+            self._commits.keep(cursor, self._commits.after(table, known, commit), self._nulled)
 
     def preview(self, cursor: Any, line: str) -> tuple[dict[str, Any], dict[str, Any] | None]:
         names, line = [*self._source.names], line.rstrip("\n")
@@ -684,7 +535,6 @@ class DeltaStagedRows(StagedRows):
     def _remove(self, cursor: Any) -> None: ...
 
 
-_RELOAD = "`penstock reload` loads it anew"
 _RENAME = "rename it at the source, or leave it out of its publication"
 
 
