@@ -59,7 +59,7 @@ class Forks:
         python, version = shlex.quote(sys.executable), "{}.{}".format(*sys.version_info)
         self.python.write_text(
             f'#!/bin/sh\n[ "$1" = -m ] && exec {launcher} "$@"\n'
-            f'[ "$2" = {shlex.quote(VERSION)} ] && exec echo {version}\nexec {python} "$@"\n'
+            f'[ "$2" = {shlex.quote(VERSION)} ] && echo {version} && exit\nexec {python} "$@"\n'
         )
         self.python.chmod(0o700)
 
