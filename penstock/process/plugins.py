@@ -39,8 +39,9 @@ def plugin(kind: str, name: str) -> Any:
         except ModuleNotFoundError as error:
             what = f"{name!r} needs the module {error.name!r}"
             raise _missing(error, point.dist, what) from error
-    near = [f"did you mean {each!r}? " for each in get_close_matches(name, known(kind), n=1)]
-    hint = f"{''.join(near)}known: {', '.join(known(kind))}"
+    names = known(kind)
+    near = [f"did you mean {each!r}? " for each in get_close_matches(name, names, n=1)]
+    hint = f"{''.join(near)}known: {', '.join(names)}"
     raise SettingsError(
         f"there is no {kind.removesuffix('s')} {name!r}", "process.plug-in-unknown", hint=hint
     )

@@ -274,9 +274,9 @@ SELECT true FROM before WHERE pid = ANY (%s::int[]) LIMIT 1
 class LockWait:
     """What connections of ours wait for: locks and new slots wait for older transactions. Used as
     the `is_stopped` of connections with these `pids`: it looks every few seconds, and reports in
-    words to `on_wait`, "" at the end. `seen` is what it found last. It stops the connections where
-    what they wait for waits, perhaps for others before, for one of them (`is_circle`): the server
-    sees no deadlock in that, as they are several connections."""
+    words to `on_wait`, "" at the end. `seen` is what it found last. `is_circle`: one of them waits
+    for a transaction that waits, itself or behind others, for another of them. It stops them then:
+    the server sees no deadlock between several connections."""
 
     def __init__(self, settings: PostgresSettings, wait: SnapshotWait) -> None:
         self.pids: list[int] = []
@@ -300,7 +300,7 @@ class LockWait:
         return self.is_circle
 
     def begin_again(self) -> None:
-        """With other connections."""
+        """For the next try, with other connections."""
         self.pids.clear()
         self.is_circle = False
 

@@ -256,7 +256,8 @@ class PostgresSnapshot:
         self._open.close()
 
     def _enter(self) -> None:
-        """Gives the table's lock back where what holds up the slot waits for that."""
+        """Gives the table's lock back, and tries again, where the slot waits for a transaction that
+        waits for the lock."""
         deadline = time.monotonic() + self._patience
         while True:
             try:

@@ -88,6 +88,7 @@ class TableCommits:
             yield table, known
 
     def before(self, cursor: Any) -> LedgerTable:
+        """What the ledger has of the table."""
         ledger = self._ledger(cursor)
         size = ledger.sizes(self._target).get(self._target, {})
         return LedgerTable(KnownCommit.read(ledger, self._app), size)
@@ -124,6 +125,7 @@ class TableCommits:
         return table, replace(known, number=number, writer=writer)
 
     def next(self, known: KnownCommit, *, place: str = "", part: str = "") -> DeltaCommit:
+        """The one after what is known: of changes up to a place, or of a part of a load."""
         return DeltaCommit(
             app=self._app, number=known.number + 1, writer=known.writer, place=place, part=part
         )

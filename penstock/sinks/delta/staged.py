@@ -16,7 +16,7 @@ from psycopg import sql
 from penstock.model.errors import Rejected, SettingsError
 from penstock.model.position import ROWS, Place
 from penstock.sinks.delta import expressions, lake
-from penstock.sinks.delta.commits import LedgerTable, TableCommits, app_of
+from penstock.sinks.delta.commits import KnownCommit, LedgerTable, TableCommits, app_of
 from penstock.sinks.delta.kinds import OnMisfit, is_box_array, kind_of
 from penstock.sinks.delta.lake import DeltaCommit, DeltaLayout
 from penstock.sinks.delta.rows import (
@@ -394,6 +394,10 @@ class DeltaStagedRows(StagedRows):
     def _buckets(self, keys: Iterable[str]) -> list[int]:
         return [crc32(key.encode()) % self.layout.buckets for key in keys]
 
+    def _done(self, cursor: Any, table: Any, known: KnownCommit, commit: DeltaCommit) -> None:
+        found = self._commits.after(table, known, commit)
+        self._commits.keep(cursor, found, self._nulled)
+
     # Loads.
 
     def has_rows(self, cursor: Any) -> bool:
@@ -410,7 +414,7 @@ class DeltaStagedRows(StagedRows):
         with self._commits.committing(cursor, takes_over=True) as (table, known):
             commit = self._commits.next(known)
             lake.replace_all(table, nothing, self.mapping.own, commit)
-            self._commits.keep(cursor, self._commits.after(table, known, commit), self._nulled)
+            self._done(cursor, table, known, commit)
 
     def form(self, *, merges: bool) -> tuple[Sequence[str], bytes]:
         if self.mapping.has_expressions:
@@ -459,7 +463,7 @@ class DeltaStagedRows(StagedRows):
                 self._merge_loaded(table, pa.concat_tables(rows), commit)
             else:
                 lake.append(table, map(present, self._loaded.parts()), commit)
-            self._commits.keep(cursor, self._commits.after(table, known, commit), self._nulled)
+            self._done(cursor, table, known, commit)
 
     def _merge_loaded(self, table: Any, rows: pa.Table, commit: DeltaCommit) -> None:
         if len(rows):
@@ -500,7 +504,7 @@ class DeltaStagedRows(StagedRows):
         with self._commits.committing(cursor) as (table, known):
             commit = self._commits.next(known)
             lake.merge(table, rows, self.key, self._prunes, commit)
-            self._commits.keep(cursor, self._commits.after(table, known, commit), self._nulled)
+            self._done(cursor, table, known, commit)
 
     def preview(self, cursor: Any, line: str) -> tuple[dict[str, Any], dict[str, Any] | None]:
         names, line = [*self._source.names], line.rstrip("\n")

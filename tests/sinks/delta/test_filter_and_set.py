@@ -171,7 +171,7 @@ def test_a_table_is_as_a_query_of_its_source_after_random_transactions(
         def is_same() -> None:
             until(
                 lambda: flow.check() or lake.rows("items", names)
-                == ordered(database.execute(query)), 240,
+                == ordered(database.execute(query)), 60,
                 problem=lambda: (lake.rows("items", names), database.execute(query), flow.states()),
             )  # fmt: skip
 

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from penstock.spark.session.forks import VERSION, Forks
-from penstock.spark.session.launch import _package
+from penstock.spark.session.launch import our_jars
 from tests.waiting import until
 
 pytestmark = pytest.mark.live
@@ -200,8 +200,8 @@ def test_anything_but_a_module_is_run_by_python_itself(forks: Forks) -> None:
 
 
 def test_spark_s_question_for_the_version_has_the_answer_of_python(forks: Forks) -> None:
-    jars = _package() / "jars"
-    with zipfile.ZipFile(next(jars.glob("spark-core_*.jar"))) as jar:
+    core = next(each for each in our_jars() if each.name.startswith("spark-core_"))
+    with zipfile.ZipFile(core) as jar:
         asks = jar.read("org/apache/spark/api/python/PythonUtils$.class")
     assert VERSION.encode() in asks
     assert told(forks, "-c", VERSION) == told(forks, "-c", f"{VERSION} # by Python itself")
