@@ -407,5 +407,5 @@ def _kills_between_an_edit_and_its_effect(
     eventually(is_in_effect, run=run)
     write()
     eventually(lambda: is_equal("eu", "us"), run=run)
-    assert set(world.states().values()) == {"live"}
+    eventually(lambda: set(world.states().values()) == {"live"}, run=run)
     return run
