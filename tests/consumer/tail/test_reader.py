@@ -159,10 +159,10 @@ def test_a_reader_that_pauses_keeps_its_place(filled: str, nats: Nats) -> None:
 def test_a_server_that_does_not_answer_is_left_and_read_again_later(stream: str) -> None:
     with Nats() as server:
         publish(server, stream, [orjson.dumps(change(1))])
-        with TailReader(NatsSettings(url=server.url, timeout=0.5), stream) as reader:
+        with TailReader(NatsSettings(url=server.url, timeout=2.0), stream) as reader:
             assert read(reader, 1) == [1]
             server.signal(signal.SIGSTOP)
-            assert read(reader, 1, timeout=7) == []
+            assert read(reader, 1, timeout=10) == []
             server.signal(signal.SIGCONT)
             publish(server, stream, [orjson.dumps(change(2))])
             assert read(reader, 1) == [2]
