@@ -10,6 +10,14 @@ _CUT_OFF = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WH
 _DROP = "SELECT pg_drop_replication_slot(%s)"
 
 
+def drop_slots(database: Database) -> None:
+    """Drops all slots of a database, once their readers have gone."""
+    for (slot,) in database.execute(
+        "SELECT slot_name FROM pg_replication_slots WHERE database = current_database()"
+    ):
+        drop_slot(database, slot)
+
+
 def drop_slot(server: Database | Postgres, slot: str, *, taken: bool = False) -> None:
     """Drops the slot, once its reader has gone; with `taken` the reader is cut off."""
     # A walsender ends a moment after its client has closed the connection.

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from penstock.cli.verify import command
 from tests.pipeline.running import Run, eventually, running
 from tests.servers import Database, Postgres
+from tests.slots import drop_slots
 
 
 def test_targets_follow_the_columns_of_their_source_and_what_was_lost_is_loaded_anew(
@@ -55,8 +56,7 @@ def test_targets_follow_the_columns_of_their_source_and_what_was_lost_is_loaded_
             eventually(lambda: target.execute(count) == [(100, 100, 3)], run=run)
             _clone_and_verify(run, database, target)
             _follow_columns(run, database, target)
-        database.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
-                         " WHERE database = current_database()")  # fmt: skip
+        drop_slots(database)
         database.execute("DELETE FROM items WHERE id % 2 = 0")
         database.execute("UPDATE items SET note = 'lost', id = id + 1000 WHERE id % 3 = 0")
         database.execute("DELETE FROM loose WHERE note < '5'")
@@ -82,8 +82,7 @@ def test_targets_follow_the_columns_of_their_source_and_what_was_lost_is_loaded_
             rows = "SELECT t::text FROM items t ORDER BY 1"
             eventually(lambda: target.execute(rows) == database.execute(rows), run=run)
             assert "Traceback" not in run.log
-        database.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
-                         " WHERE database = current_database()")  # fmt: skip
+        drop_slots(database)
 
 
 def _clone_and_verify(run: Run, source: Database, target: Database) -> None:
@@ -204,5 +203,4 @@ def test_a_sqlite_file_has_each_change_once_also_after_a_kill(
         assert "Traceback" not in run.log
     found = CliRunner().invoke(command, [str(tmp_path / "pipeline.yaml")])
     assert "a sink of type sqlite" in str(found.exception)
-    database.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
-                     " WHERE database = current_database()")  # fmt: skip
+    drop_slots(database)
