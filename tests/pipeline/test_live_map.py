@@ -12,6 +12,7 @@ import pytest
 from penstock.config.map_store import MapStore
 from tests.pipeline.running import Run, eventually, running
 from tests.servers import Database, Postgres
+from tests.slots import drop_slots
 
 TOKEN = "a token of tests"
 
@@ -52,10 +53,7 @@ class World:
         source.execute("INSERT INTO items VALUES (1, 'before')")
         source.execute("INSERT INTO more VALUES (1, 'before')")
         source.execute("CREATE TABLE log (note text); ALTER TABLE log REPLICA IDENTITY FULL")
-        self._stack.callback(
-            source.execute, "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
-            " WHERE database = current_database()"
-        )  # fmt: skip
+        self._stack.callback(drop_slots, source)
         return source
 
     @property
@@ -162,7 +160,7 @@ def _backends_sources_and_tables_come_and_go(run: Run, world: World) -> None:
                 world.store.remove(kind, row["id"])
     eventually(lambda: len(run.status()["backends"]) == 1, run=run)
     eventually(lambda: "left the map" in run.log, run=run)
-    _drop_slots(run, world.one)
+    drop_slots(world.one)
     world.one.execute("DELETE FROM items WHERE id = 1")
     world.add(world.shop, "eu", world.one, "items")
     eventually(lambda: world.rows()[0] == ("eu", 2, "after"), run=run)
@@ -190,7 +188,7 @@ def _edits_that_are_wrong_stop_no_other_and_none_loses_or_doubles_a_change(
     eventually(lambda: world.rows()[1:] == [("eu", 2, "after")], run=run)
     eventually(lambda: _table(run, world.shop, "public.missing")["state"] == "waiting", run=run)
     assert "the source does not send it" in _table(run, world.shop, "public.missing")["error"]
-    assert _table(run, world.shop, "public.items")["state"] == "live"
+    eventually(lambda: _table(run, world.shop, "public.items")["state"] == "live", run=run)
 
     # It is made, and the backend begins anew with the next edit.
     world.one.execute("CREATE TABLE missing (id int PRIMARY KEY, note text)")
@@ -206,7 +204,7 @@ def _edits_that_are_wrong_stop_no_other_and_none_loses_or_doubles_a_change(
     eventually(lambda: world.rows()[2:] == [("us", 1, "before")], run=run)
     world.store.remove("url", added)
     eventually(lambda: world.states()["us", "items"] == "left", run=run)
-    _drop_slots(run, world.two)
+    drop_slots(world.two)
     world.two.execute("UPDATE items SET note = 'meanwhile'")
     world.store.add("url", source)
     eventually(lambda: world.rows()[2:] == [("us", 1, "meanwhile")], run=run)
@@ -254,12 +252,6 @@ def _lose_and_double_nothing(run: Run, world: World, shop: int) -> None:
     for sid in ("eu", "us"):
         found = notes.format(f"WHERE sid = '{sid}'")
         eventually(lambda: world.target.execute(found) == expected, run=run)  # noqa: B023
-
-
-def _drop_slots(run: Run, source: Database) -> None:
-    slots = "FROM pg_replication_slots WHERE database = current_database()"
-    eventually(lambda: not source.execute(f"SELECT 1 {slots} AND active"), run=run)
-    source.execute(f"SELECT pg_drop_replication_slot(slot_name) {slots}")
 
 
 def _table(run: Run, backend: str, name: str) -> Any:
@@ -327,8 +319,11 @@ def _tables_are_cloned_by_rest(run: Run, world: World) -> None:
             eventually(lambda after=after: target.execute(after), run=run)
     assert target.execute("SELECT count(*) FROM u2 WHERE name = 'before'") == [(4,)]
 
-    (url,) = json.loads(run.get("/api/url")[1])
-    assert (url["up"], url["status"], url["error"]) == (True, "reading", "")
+    def source_is() -> tuple[bool, str, str]:
+        (url,) = json.loads(run.get("/api/url")[1])
+        return url["up"], url["status"], url["error"]
+
+    eventually(lambda: source_is() == (True, "reading", ""), run=run)
 
     target.execute("DELETE FROM u2")
     _edit(run, "POST", f"/api/map/{_in_map(run, 'u2')['id']}/reload")
