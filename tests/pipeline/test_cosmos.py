@@ -24,6 +24,7 @@ pytestmark = [
 ]  # fmt: skip
 
 ITEMS = 400
+HELD = 150
 
 
 def pipeline(nats: Nats, stream: str, server: CosmosServer) -> dict[str, Any]:
@@ -52,29 +53,46 @@ def pipeline(nats: Nats, stream: str, server: CosmosServer) -> dict[str, Any]:
     }
 
 
-@contextmanager
-def writing(orders: StoredContainer) -> Iterator[threading.Thread]:
-    """Writes items, none of them twice; splits and merges in between."""
-    over = threading.Event()
+class Writing(threading.Thread):
+    """Writes items, none of them twice; splits and merges in between. However late a pipeline
+    begins, some are left: the thread waits before the item `HELD` until `go_on`."""
 
-    def write() -> None:
+    def __init__(self, orders: StoredContainer) -> None:
+        super().__init__(daemon=True)
+        self._orders = orders
+        self._goes_on, self._over = threading.Event(), threading.Event()
+
+    def run(self) -> None:
+        orders = self._orders
         for number in range(ITEMS):
+            if number == HELD:
+                self._goes_on.wait()
             orders.put({"id": f"i{number}", "pk": f"p{number % 97}"})
             if number in (100, 200):
                 for each in list(orders.ranges):
                     orders.split(range_id=each.id)
             if number == 300:
                 orders.merge(*orders.ranges[1:3])
-            if over.wait(0.05):
+            if self._over.wait(0.05):
                 return
 
-    thread = threading.Thread(target=write, daemon=True)
-    thread.start()
+    def go_on(self) -> None:
+        self._goes_on.set()
+
+    def stop(self) -> None:
+        self._over.set()
+        self.go_on()
+        self.join()
+
+
+@contextmanager
+def writing(orders: StoredContainer) -> Iterator[Writing]:
+    writer = Writing(orders)
+    writer.start()
     try:
-        yield thread
+        yield writer
     finally:
-        over.set()
-        thread.join()
+        writer.stop()
 
 
 def test_splits_and_merges_under_load_are_exact_under_kill_9(
@@ -87,12 +105,13 @@ def test_splits_and_merges_under_load_are_exact_under_kill_9(
         try:
             with writing(orders) as writer:
                 eventually(lambda: count(nats, stream) >= 100, seconds=240, run=run)
-                assert run.status()["sinks"][0]["delivery"] == "exactly-once"
+                eventually(lambda: run.status()["sinks"][0]["delivery"] == "exactly-once", run=run)
                 send(tree(run), signal.SIGKILL)
                 run.process.wait(60)
                 # What came after their saved positions is its children's now.
                 for each in list(orders.ranges):
                     orders.split(range_id=each.id)
+                writer.go_on()
                 run = Run(tmp_path, document)
                 writer.join(240)
                 assert not writer.is_alive()

@@ -48,14 +48,14 @@ def test_a_lake_follows_its_source_over_a_kill(database: Database, tmp_path: Pat
 
     with running(tmp_path, pipeline) as run:
         change(database, 3, 30)
-        eventually(is_same, run=run, seconds=90)
+        eventually(is_same, run=run)
         change(database, 4, 30)
         run.kill_and_wait()
     with running(tmp_path, pipeline) as run:
         change(database, 5, 30)
         database.execute("INSERT INTO notes VALUES ('a'), ('a')")
-        eventually(is_same, run=run, seconds=90)
-        eventually(lambda: len(lake.rows("notes")) == 2, run=run, seconds=30)
+        eventually(is_same, run=run)
+        eventually(lambda: len(lake.rows("notes")) == 2, run=run)
 
 
 def lake_of(lake: Lake, tables: dict[str, Any], **backend: Any) -> dict[str, Any]:
@@ -88,15 +88,15 @@ def test_documents_of_mongodb_are_in_a_lake_over_a_kill(shop: Shop, tmp_path: Pa
         return lake.documents("users") == found.documents() and have == done
 
     with running(tmp_path, pipeline) as run:
-        eventually(is_same, run=run, seconds=90)
+        eventually(is_same, run=run)
         test_documents.change(users, 2, 40)
         done += test_documents.change(orders, 3, 40)
-        eventually(lambda: len(lake.rows("orders")) > 5, run=run, seconds=60)
+        eventually(lambda: len(lake.rows("orders")) > 5, run=run)
         run.kill_and_wait()
     with running(tmp_path, pipeline) as run:
         test_documents.change(users, 4, 40)
         done += test_documents.change(orders, 5, 40)
-        eventually(is_same, run=run, seconds=90)
+        eventually(is_same, run=run)
 
 
 @pytest.mark.spark
@@ -120,7 +120,7 @@ def test_items_are_loaded_while_they_change_over_a_kill(
         }
         with running(tmp_path, pipeline) as run:
             changing = pool.submit(test_items.change, source, now, 300, 2, keys)
-            eventually(lambda: lake.rows(source.table), run=run, seconds=90)
+            eventually(lambda: lake.rows(source.table), run=run)
             source.divide()
             run.kill_and_wait()
             changing.result()
@@ -134,7 +134,7 @@ def test_items_are_loaded_while_they_change_over_a_kill(
             source.divide()
             test_items.change(source, now, 300, 4, keys)
             want = sorted(each["n"] for each in now.values())
-            eventually(lambda: found() == want, run=run, seconds=120)
+            eventually(lambda: found() == want, run=run)
 
 
 @pytest.mark.thorough  # of Cosmos DB below
@@ -149,11 +149,11 @@ def test_a_log_of_dynamodb_has_each_record_of_shards_that_split_once(tmp_path: P
         with writing(server, source) as writer:
             run = Run(tmp_path, pipeline)
             try:
-                eventually(lambda: len(lake.rows("users")) > PER_GENERATION, run=run, seconds=120)
+                eventually(lambda: len(lake.rows("users")) > PER_GENERATION, run=run)
                 run.kill_and_wait()
                 run = Run(tmp_path, pipeline)
                 writer.join(240)
-                eventually(lambda: len(lake.rows("users")) >= total(server), run=run, seconds=120)
+                eventually(lambda: len(lake.rows("users")) >= total(server), run=run)
             finally:
                 if run.process.poll() is None:
                     run.stop()
@@ -172,13 +172,14 @@ def test_a_log_of_cosmos_has_each_item_of_ranges_that_split_once(tmp_path: Path)
         run = Run(tmp_path, pipeline)
         try:
             with writing_orders(orders) as writer:
-                eventually(lambda: len(lake.rows("orders")) >= 100, run=run, seconds=120)
+                eventually(lambda: len(lake.rows("orders")) >= 100, run=run)
                 run.kill_and_wait()
                 for each in list(orders.ranges):
                     orders.split(range_id=each.id)
+                writer.go_on()
                 run = Run(tmp_path, pipeline)
                 writer.join(240)
-            eventually(lambda: len(lake.rows("orders")) >= ORDERS, run=run, seconds=120)
+            eventually(lambda: len(lake.rows("orders")) >= ORDERS, run=run)
         finally:
             if run.process.poll() is None:
                 run.stop()
