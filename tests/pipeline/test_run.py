@@ -103,12 +103,11 @@ def assert_every_backend_has_its_turn(
     for number in (222, 223):
         database.execute("INSERT INTO audit (what) VALUES ('x')")
         eventually(lambda n=number: have(n), run=run)
-    assert run.get("/health")[0] == 503
-    away, late = backends()["away"], backends()["late"]
-    assert "refused" in away["last_error"]
+    eventually(lambda: "refused" in backends()["away"]["last_error"], run=run)
     assert any("away: has not begun" in reason for reason in run.status()["reasons"])
-    assert 'CREATE PUBLICATION "later"' in late["blocked"]
-    assert not late["begun"]
+    eventually(lambda: 'CREATE PUBLICATION "later"' in backends()["late"]["blocked"], run=run)
+    assert run.get("/health")[0] == 503
+    assert not backends()["late"]["begun"]
     database.execute("CREATE PUBLICATION later FOR ALL TABLES")
     eventually(lambda: backends()["late"]["connected"], run=run)
     names.append("late")
