@@ -6,9 +6,11 @@ import os
 import shlex
 import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from penstock.spark.session.archive import ClassArchive
@@ -41,6 +43,8 @@ def test_an_idle_run_makes_the_class_archive_and_the_next_uses_it(
         assert "-XX:DumpLoadedClassList=" in " ".join(java_of(run))
         assert_all_partitions_and_their_sums_arrive(run)
         eventually(lambda: list(cache.glob("*.jsa")), seconds=600, run=run)
+        # The folder of its draft is removed after that.
+        eventually(lambda: [each.suffix for each in cache.iterdir()] == [".jsa"], run=run)
         (archive,) = cache.iterdir()
         stop(run)
     with running(tmp_path, pipeline) as run:
@@ -79,7 +83,12 @@ def test_false_neither_makes_nor_uses_one(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def java_of(run: Run) -> list[str]:
-    (java,) = (each.cmdline() for each in tree(run) if each.name() == "java")
+    found = []
+    for process in tree(run):
+        with suppress(psutil.NoSuchProcess):  # some end while we look
+            if process.name() == "java":
+                found.append(process.cmdline())
+    (java,) = found
     return java
 
 
