@@ -20,6 +20,7 @@ from tests.servers import Database, Nats, free_port
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.timeout(900)]
 
 TOKEN = "open sesame"
+PAUSED = 'event="the backend is paused"'
 
 
 def act(run: Run, action: str, token: str = TOKEN, **arguments: Any) -> tuple[int, Any]:
@@ -136,8 +137,9 @@ def test_pauses_under_load_with_kills_lose_and_repeat_nothing(
             done(run, "resume")
             for _ in range(5):
                 flows(run)
+                pauses = run.log.count(PAUSED)
                 done(run, "pause", **{"for": "3s"})
-                eventually(lambda: backend(run)["paused"], run=run)
+                eventually(lambda n=pauses: run.log.count(PAUSED) > n, run=run)
                 eventually(lambda: not backend(run)["paused"], run=run)
             done(run, "retry")
             flows(run)
