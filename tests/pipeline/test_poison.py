@@ -72,7 +72,7 @@ class Pipe:
     def move(self, count: int, on_error: Any = "dead-letter") -> None:
         """Carries the next `count` changes over."""
         decoder = self.feed.decoder("msgpack", on_error)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while count > 0:
             assert time.monotonic() < deadline, f"{count} changes did not come"
             for page in self.following.read(0.5):
@@ -112,7 +112,7 @@ def letters(nats: Nats, stream: str) -> list[dict[str, Any]]:
 async def _bodies(url: str, stream: str) -> list[dict[str, Any]]:
     connection = await nats_py.connect(url)
     try:
-        jetstream = connection.jetstream()
+        jetstream = connection.jetstream(timeout=60)
         try:
             total = (await jetstream.stream_info(stream)).state.messages
         except nats_py.js.errors.NotFoundError:
@@ -299,7 +299,7 @@ BLIND = "SELECT * FROM changes WHERE operation <> 'ERROR' AND collection IS NOT 
 
 
 @pytest.mark.fault
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_running_pipeline_sets_poison_aside_and_operators_mend_it(
     any_bytes: Database, nats: Nats, stream: str, tmp_path: Path
 ) -> None:
@@ -326,12 +326,11 @@ def test_a_running_pipeline_sets_poison_aside_and_operators_mend_it(
             ("t", "INSERT", 1), ("t", "INSERT", 3), ("big", "INSERT", 2), ("rooted", "INSERT", 1),
             ("rooted", "SUSPEND", None), ("t", "INSERT", 4),
         ]  # fmt: skip
-        eventually(lambda: run.status()["tables"], run=run)
         counted = {"not-utf8": 1, "too-large": 1, "no-key": 1}
         eventually(lambda: run.status()["sinks"][0]["dead_letters"] == counted, run=run)
-        status = run.status()
-        assert status["health"] == "degraded"
-        assert "table public.rooted is suspended since" in str(status["reasons"])
+        suspended = "table public.rooted is suspended since"
+        eventually(lambda: suspended in str(run.status()["reasons"]), run=run)
+        assert run.status()["health"] == "degraded"
         metrics = run.get("/metrics")[1]
         assert 'penstock_dead_letters_total{reason="no-key",sink="jetstream"} 1.0' in metrics
         assert 'penstock_suspended_tables{backend="default"} 1.0' in metrics
