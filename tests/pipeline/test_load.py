@@ -119,8 +119,8 @@ def test_a_kill_in_mid_load_repeats_no_range_and_loses_no_change(
         done = "SELECT count(*) FROM penstock.loading WHERE is_done"
         with changing(source) as end:
             with running(tmp_path, first) as run:
-                eventually(lambda: "items" in states(target), run=run, seconds=60)
-                eventually(lambda: target.execute(done)[0][0] >= 2, run=run, seconds=60)
+                eventually(lambda: "items" in states(target), run=run)
+                eventually(lambda: target.execute(done)[0][0] >= 2, run=run)
                 run.kill_and_wait()
             written = f"SELECT id, xmin::text FROM items WHERE {STILL}"
             before = target.execute(written)
@@ -130,9 +130,9 @@ def test_a_kill_in_mid_load_repeats_no_range_and_loses_no_change(
             second = document(source, target, tables, snapshot)
             with running(tmp_path, second) as run:
                 live = {"items": "live", "notes": "live"}
-                eventually(lambda: states(target) == live, run=run, seconds=90)
+                eventually(lambda: states(target) == live, run=run)
                 end()
-                eventually(lambda: equal(source, target, "items", "items"), run=run, seconds=60)
+                eventually(lambda: equal(source, target, "items", "items"), run=run)
                 eventually(lambda: equal(source, target, "notes", "remarks"), run=run)
         assert before and set(before) <= set(target.execute(written))
         assert target.execute("SELECT count(*) FROM penstock.held") == [(0,)]
