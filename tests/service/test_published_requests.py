@@ -1,7 +1,7 @@
 """Requests for snapshots as clients of NATS send them, without a reply subject and with one."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -76,6 +76,11 @@ def told(served: Served, table: str) -> dict[str, Any] | None:
     return None if found is None else orjson.loads(found.payload)
 
 
+def refusals(lines: Sequence[Any]) -> list[str]:
+    """The subjects of the requests that were refused, of the lines of a log."""
+    return [line["subject"] for line in lines if line["event"] == "a request is refused"]
+
+
 def test_a_request_that_is_only_published_begins_a_snapshot(serve: Callable[..., Served]) -> None:
     served = serve()
     publish(served)
@@ -104,11 +109,11 @@ def test_errors_of_what_is_only_published_are_in_the_stream_and_in_the_log(
         publish(served, "Order%20Lines")
         publish(served, served.table, b"no map")
         found = until(lambda: told(served, served.table))
+        until(lambda: len(refusals(lines)) == 3)  # logged after that
     assert found is not None and "no map" in found["error"]
     assert "there are: " in (told(served, "none") or {})["hint"]
     assert "Order Lines" in (told(served, "Order%20Lines") or {})["error"]
-    refused = [line["subject"] for line in lines if line["event"] == "a request is refused"]
-    assert refused == [
+    assert refusals(lines) == [
         f"snapshot.request.{table}" for table in ("none", "Order%20Lines", served.table)
     ]
 
