@@ -168,9 +168,9 @@ def test_pages_that_come_later_are_waited_for() -> None:
 def test_an_epoch_ends_after_its_time() -> None:
     with serving() as served:
         begun = time.monotonic()
-        client = PageClient(served.ticket(seconds=0.5))
+        client = PageClient(served.ticket(seconds=2.0))
         assert count(client) == CHANGES
-        assert 0.5 <= time.monotonic() - begun < 30
+        assert 2.0 <= time.monotonic() - begun < 30
 
 
 class Flowing(Draw):
@@ -286,9 +286,12 @@ def test_an_epoch_goes_on_no_longer_than_it_may() -> None:
 
 def test_an_epoch_ends_when_the_service_stops() -> None:
     with serving() as served:
-        threading.Timer(0.2, served.stopping.set).start()
-        begun = time.monotonic()
-        assert count(PageClient(served.ticket(seconds=60))) == CHANGES
+        begun, found = time.monotonic(), 0
+        pages = PageClient(served.ticket(seconds=60)).pages()
+        while found < CHANGES:
+            found += next(pages).count
+        served.stopping.set()
+        assert list(pages) == []
         assert time.monotonic() - begun < 30
 
 
@@ -383,7 +386,7 @@ def test_the_planner_hears_what_is_stored_while_the_epoch_runs() -> None:
 
 def test_pages_without_a_change_for_the_sink_are_done_when_those_before_them_are() -> None:
     with serving() as served:
-        client = PageClient(served.ticket(seconds=0.3))
+        client = PageClient(served.ticket(seconds=2.0))
         decoder = StagedFeed(StagedSettings()).decoder("json")
         pages = list(client.pages())
         client.handed_on(pages[0], [])
