@@ -63,7 +63,7 @@ def test_shards_are_read_side_by_side_by_few_threads(server: SlowServer) -> None
     stream = server.stream("users")
     for number in range(20):
         stream.put(stream.shard(), str(number), at=server.now)
-    server.delay = 0.05
+    server.delay = 0.2
     with opened(server) as iterator:
         assert sorted(ids(some(iterator, 20))) == sorted(map(str, range(20)))
     assert 1 < server.most <= THREADS
@@ -128,7 +128,7 @@ def test_follow_ends_at_once_while_partitions_are_looked_up(server: SlowServer) 
         server, iterator, lambda operation: operation in ("ListStreams", "DescribeStream")
     )
     iterator.stop()
-    following.join(1)
+    following.join(PATIENCE / 2)
     goes_on.set()
     assert not following.is_alive()
 
