@@ -108,7 +108,7 @@ def test_one_that_does_not_answer_holds_up_nothing(board: Board, logs: list[Any]
         until(lambda: quick.taken)
         began = time.monotonic()
         notifier.close()
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 8, "a post takes ten seconds"
     assert not slow.taken
 
 

@@ -215,9 +215,10 @@ def test_a_collector_that_does_not_answer_holds_nothing_up(
         begun = time.monotonic()
         for number in range(5_000):  # more than a queue takes
             structlog.get_logger().info("a line", number=number)
-        assert time.monotonic() - begun < 5
+        # One request to it takes ten seconds.
+        assert time.monotonic() - begun < 8
         stopping = time.monotonic()
-    assert time.monotonic() - stopping < STOPPING + 1
+    assert time.monotonic() - stopping < STOPPING + 5
     assert log.getvalue().count("a line") == 5_000
     assert log.getvalue().count("telemetry cannot be sent now") <= 1
 
