@@ -57,7 +57,7 @@ class Bridge:
 
     def get(self, path: str) -> Any:
         url = f"http://127.0.0.1:{self.port}{path}"
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             text = answer.read().decode()
         return text if path == "/metrics" else json.loads(text)
 
@@ -162,7 +162,7 @@ def bridge(
     )  # fmt: skip
     yield running, server.url
     running.process.terminate()
-    running.process.wait(60)
+    running.process.wait(180)
 
 
 def test_a_consumer_of_the_bridge_has_the_rows_and_follows(
@@ -197,7 +197,7 @@ def test_a_consumer_of_the_bridge_has_the_rows_and_follows(
     assert all(type(status[name]) is int for name in NUMBERS)
     assert re.fullmatch(r"[0-9a-f]+/[0-9a-f]+", status["current_lsn"])
     assert {"backends", "sinks", "health"} <= status.keys()
-    assert running.get("/health")["status"] == "ok"
+    running.until(lambda: running.get("/health")["status"] == "ok")
     text = running.get("/metrics")
     assert all(re.search(rf"(?m)^bridge_{name} \d", text) for name in NEWER)
     running.until(lambda: WHOLE.search(running.out.read_text()))

@@ -45,7 +45,7 @@ class Running:
             self.url = found[0]
         request = urllib.request.Request(self.url + path, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
+            with urllib.request.urlopen(request, timeout=60) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
@@ -76,7 +76,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
     for running in started:
         if running.process.poll() is None:
             running.process.terminate()
-            running.process.wait(60)
+            running.process.wait(180)
 
 
 def rows(database: Database, first: int, last: int) -> None:
@@ -112,4 +112,4 @@ def test_bridge_needs_no_file_and_serves_the_bridges_series(
     assert "\nbridge_cdc_events_published_total 3.0\n" in bridge.ask("/metrics")[1]
     assert "hunter22" not in bridge.log.read_text() + bridge.ask("/status")[1]
     bridge.process.send_signal(signal.SIGINT)
-    assert bridge.process.wait(60) == 0, bridge.log.read_text()
+    assert bridge.process.wait(180) == 0, bridge.log.read_text()

@@ -54,7 +54,7 @@ def demo(temporary: Path) -> Iterator[Demo]:
     for process in started:
         if process.poll() is None:
             process.terminate()
-            process.wait(60)
+            process.wait(180)
 
 
 def read_until(process: subprocess.Popen[str], wanted: str) -> str:

@@ -144,7 +144,7 @@ def _compare_and_switch(
     work(orders, 0)
     # 2 and 3: the stream, and both copies, are the collection.
     for each in (every for every in commands(PAGE) if every.startswith("penstock compare")):
-        found = penstock(folder, each, "--wait", "60s")
+        found = penstock(folder, each, "--wait", "180s")
         assert found.returncode == 0, found.stdout + found.stderr
     eventually(lambda: old.copy == source(orders), run=run)
     assert consumed(nats, begun, source(orders)) == old.copy
@@ -173,6 +173,6 @@ def _move(folder: Path, document: dict[str, Any], nats: Nats, orders: Any) -> No
     assert imported.returncode == 0, imported.stderr
     work(orders, 200)
     with running(folder, document) as run:
-        found = penstock(folder, line("compare pipeline.yaml orders --all"), "--wait", "120s")
+        found = penstock(folder, line("compare pipeline.yaml orders --all"), "--wait", "240s")
         assert found.returncode == 0, found.stdout + found.stderr
         assert run.stop() == 0

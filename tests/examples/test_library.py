@@ -46,7 +46,7 @@ def test_the_library_example_publishes_what_it_selects_and_goes_on_from_its_chec
             time.sleep(1)
         finally:
             process.terminate()
-            process.wait(60)
+            process.wait(180)
             log.close()
         eventually(lambda: not _active(database))
         assert [body["tenant"] for body in json_messages(nats, "EXAMPLE")] == tenants

@@ -70,7 +70,7 @@ def test_of_two_processes_that_race_exactly_one_wins(tmp_path: Path) -> None:
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-    won = [int(process.communicate(timeout=60)[0]) for process in children]
+    won = [int(process.communicate(timeout=180)[0]) for process in children]
     assert sum(won) == 50
     owners = [lease.owner for lease in SqliteStore(file).list("")]
     assert [owners.count("x"), owners.count("y")] == won

@@ -111,14 +111,14 @@ def follow_through_kills(
             with changing(source):
                 until(
                     lambda: run.poll() is not None or has_all_steps(log, target),
-                    120,
+                    300,
                     problem=log.read_text,
                 )
             for table in ("items", "notes"):
                 until(
                     lambda table=table: (
                         sorted(there(table)) == sorted(source.execute(query.format(table)))
-                    ), 60,
+                    ), 180,
                     problem=lambda table=table: (
                         {*there(table)} ^ {*source.execute(query.format(table))}, log.read_text()
                     ),
