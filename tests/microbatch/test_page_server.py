@@ -313,21 +313,23 @@ def test_an_epoch_ends_when_the_service_stops_though_pages_keep_coming() -> None
 
 
 class Quiet(OpenReading):
-    """In which nothing comes, for an hour; `looks`: how often it was asked whether it is over."""
-
-    looks = 0
+    """In which nothing comes, for an hour; `waits` is set when the epoch waits for that long."""
 
     def __init__(self, folder: Path) -> None:
         feed = StagedFeed(StagedSettings(changes=0))
         made = Made(feed, positions=positions_of(), runtime=str(folder), epoch=3600.0)
         super().__init__(made.options, made.epochs(), lambda: None, "memory")
-        (self.ticket,) = self.parts({"epoch": "3"}, {"epoch": "4"})
+        self.waits, wake = threading.Event(), self.reader.wake
+        plain = wake.wait
 
-    def is_over(self) -> bool:
-        """See `Pages`."""
-        over = super().is_over()
-        self.looks += 1
-        return over
+        def wait(timeout: float | None = None) -> bool:
+            # Whoever wakes it has to have the lock, which is held here.
+            if timeout is not None and timeout > 1000:
+                self.waits.set()
+            return plain(timeout)
+
+        wake.wait = wait  # type: ignore[method-assign]
+        (self.ticket,) = self.parts({"epoch": "3"}, {"epoch": "4"})
 
 
 @pytest.fixture
@@ -340,7 +342,7 @@ def quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Quiet]:
 
 def test_an_epoch_in_which_nothing_comes_is_woken_for_a_stop(quiet: Quiet, tmp_path: Path) -> None:
     def stop() -> None:
-        until(lambda: quiet.looks)
+        until(quiet.waits.is_set)
         stop_queries(tmp_path)
 
     threading.Thread(target=stop).start()
@@ -351,7 +353,7 @@ def test_an_epoch_in_which_nothing_comes_is_woken_when_saving_fails(
     quiet: Quiet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def watch(_: BufferedEpochs, timeout: float) -> None:
-        until(lambda: quiet.looks)
+        until(quiet.waits.is_set)
         raise LeaseLost(f"somebody else saved within {timeout} s")
 
     monkeypatch.setattr(BufferedEpochs, "watch", watch)
