@@ -6,12 +6,15 @@
 
 #include <stdlib.h>
 
+/* As much as is kept of what rows have in common; empty where it is more. */
+struct key {
+    int64_t size;
+    uint8_t data[1 << 16];
+};
+
 EXPORT int64_t penstock_rows_kinds(const struct column *columns, const int32_t *slots,
                                     const int32_t *widths, int32_t count, int64_t rows,
-                                    int32_t *kinds, int32_t *firsts);
-EXPORT int64_t penstock_rows_keys(const struct column *columns, const int32_t *slots,
-                                   const int32_t *widths, int32_t count, const int32_t *rows,
-                                   int64_t row_count, uint8_t *out, int64_t capacity);
+                                    int32_t *kinds, int32_t *firsts, struct key *key);
 struct survey {
     int32_t simple, first, last, is_committed; /* `first` and `last` are ordinals */
     int64_t weight, size, committed_at, sizes[6];
@@ -115,11 +118,31 @@ static uint64_t hash_of(const struct column *columns, const int32_t *slots, cons
     return hash ^ hash >> 29;
 }
 
+/* The values of some rows as bytes that are equal when the values are; how many, 0 when they are
+ * more than `capacity`. */
+static int64_t keys(const struct column *columns, const int32_t *slots, const int32_t *widths,
+                    int32_t count, const int32_t *rows, int64_t row_count, uint8_t *out,
+                    int64_t capacity) {
+    uint8_t *at = out;
+    for (int64_t i = 0; i < row_count; i++)
+        for (int32_t j = 0; j < count; j++) {
+            const struct column *c = columns + slots[j];
+            int64_t size = 0;
+            int null = is_null(c, rows[i]);
+            const uint8_t *data = null ? NULL : field(c, rows[i], widths[j], &size);
+            int32_t length = null ? -1 : (int32_t)size;
+            if (at - out + size + 4 > capacity) return 0;
+            at = put(put(at, &length, 4), data, size);
+        }
+    return at - out;
+}
+
 /* Numbers the distinct combinations in the order of their first rows: `kinds` of each row, `firsts`
- * of each kind. Returns how many; -1 without memory. */
+ * of each kind, and as `key` the values of all kinds: of each its bytes, after their number or -1.
+ * Returns how many; -1 without memory. */
 int64_t penstock_rows_kinds(const struct column *columns, const int32_t *slots,
                              const int32_t *widths, int32_t count, int64_t rows, int32_t *kinds,
-                             int32_t *firsts) {
+                             int32_t *firsts, struct key *key) {
     int32_t *table = NULL;
     int64_t found = 1, room = 16;
     kinds[0] = firsts[0] = 0;
@@ -144,26 +167,8 @@ int64_t penstock_rows_kinds(const struct column *columns, const int32_t *slots,
         kinds[row] = table[at];
     }
     free(table);
+    key->size = keys(columns, slots, widths, count, firsts, found, key->data, sizeof key->data);
     return found;
-}
-
-/* The values of some rows as bytes that are equal when the values are; bytes written, -1 when
- * they are more than `capacity`. */
-int64_t penstock_rows_keys(const struct column *columns, const int32_t *slots,
-                            const int32_t *widths, int32_t count, const int32_t *rows,
-                            int64_t row_count, uint8_t *out, int64_t capacity) {
-    uint8_t *at = out;
-    for (int64_t i = 0; i < row_count; i++)
-        for (int32_t j = 0; j < count; j++) {
-            const struct column *c = columns + slots[j];
-            int64_t size = 0;
-            int null = is_null(c, rows[i]);
-            const uint8_t *data = null ? NULL : field(c, rows[i], widths[j], &size);
-            int32_t failed = null ? -1 : (int32_t)size;
-            if (at - out + size + 4 > capacity) return -1;
-            at = put(put(at, &failed, 4), data, size);
-        }
-    return at - out;
 }
 
 /* Whether all rows have the same value. */

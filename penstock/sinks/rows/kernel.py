@@ -40,10 +40,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "rows_columns": (None, (_ADDRESS, _ADDRESS)),
     "rows_release": (None, (_ADDRESS,)),
     "rows_kinds": (
-        _NUMBER, (_ADDRESS, _ADDRESS, _ADDRESS, _INT, _NUMBER, _ADDRESS, _ADDRESS),
-    ),
-    "rows_keys": (
-        _NUMBER, (_ADDRESS, _ADDRESS, _ADDRESS, _INT, _ADDRESS, _NUMBER, _ADDRESS, _NUMBER),
+        _NUMBER, (_ADDRESS, _ADDRESS, _ADDRESS, _INT, _NUMBER, _ADDRESS, _ADDRESS, _ADDRESS),
     ),
     "rows_survey": (None, (_ADDRESS, _ADDRESS, _NUMBER, _ADDRESS)),
     "rows_runs": (_NUMBER, (_ADDRESS, _ADDRESS, _NUMBER, _ADDRESS)),

@@ -12,17 +12,19 @@ import pyarrow as pa
 
 from penstock.model.errors import Malformed, Unavailable
 from penstock.model.position import PartitionId, Place
-from penstock.native.batch import Batch, arrow
+from penstock.native.batch import Batch, NativeBatch
 from penstock.process.backoff import delays
 from penstock.process.histograms import observed
 from penstock.process.table_counts import COUNTED, TableCounts
 from penstock.sinks import Progress, Receipt
 from penstock.sinks.rows.flow import BreakerState, Flow
 from penstock.sinks.rows.intake import Gather, Order, Prefetch
+from penstock.sinks.rows.measured import committed_times, counted
 from penstock.sinks.rows.part import Part
 
 T = TypeVar("T")
 Step: TypeAlias = Callable[[], T]
+Waited: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
 
 POLL = 0.1  # seconds between looks at how long an answer has been due
 _IDLE = 1.0  # seconds between two looks at an idle server
@@ -87,6 +89,8 @@ class PublishLatency:
 
     def sent(self, changes: Batch) -> None:
         """These changes are published."""
+        if not isinstance(changes, NativeBatch):
+            changes = changes.select(_MEASURED)
         self._sent.append(changes)
         self._rows += len(changes)
 
@@ -102,14 +106,17 @@ class PublishLatency:
     def measure(self) -> None:
         """From the commit at the source until it was stored, since the last time."""
         self._measured = time.monotonic()
-        stored = [(now, list(map(_measured, parts))) for now, parts in self._stored]
-        waited = [
-            now * 1e3 - committed.drop_null().cast(pa.int64()).to_numpy() / 1e3
-            for now, parts in stored
-            for committed in [pa.chunked_array([part.column("committed_at") for part in parts])]
-        ]
-        if self._stored:
-            _tables.add([part for _, parts in stored for part in parts])
+        waited: list[Waited] = []
+        batches: list[pa.RecordBatch] = []
+        for now, parts in self._stored:
+            for part in parts:
+                waited.append(now * 1e3 - committed_times(part) / 1e3)
+                if isinstance(part, NativeBatch):
+                    _tables.add_counted(counted(part))
+                else:
+                    batches.append(part)
+        if batches:
+            _tables.add(batches)
         self._stored.clear()
         self._rows = 0
         if sum(map(len, waited)):
@@ -136,10 +143,6 @@ class PublishLatency:
             if tables := _tables.take():
                 found["tables"] = tables
         return found
-
-
-def _measured(changes: Batch) -> pa.RecordBatch:
-    return arrow(changes).select(_MEASURED)
 
 
 @dataclass(slots=True)
