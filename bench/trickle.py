@@ -13,12 +13,12 @@ from unittest import mock
 
 import click
 import numpy as np
-import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
 from bench.decode import page
 from penstock.native import describe
+from penstock.native.batch import Batch
 from penstock.nats.connection import Connection
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
@@ -49,13 +49,13 @@ def measure(rows: int, every: float, count: int) -> tuple[list[float], list[floa
     decoder = PgoutputDecoder(DecoderSettings(backend="b", database="d", images="msgpack"))
     times: list[tuple[float, float]] = []
 
-    def trickle() -> Iterator[pa.RecordBatch]:
+    def trickle() -> Iterator[Batch]:
         due = time.perf_counter()
         for one in pages:
             due += every
             time.sleep(max(0.0, due - time.perf_counter()))
             begun = time.perf_counter()
-            batches = decoder.decode(one)
+            batches = decoder.decode_natively(one)
             times.append((begun, time.perf_counter()))
             yield from batches
 

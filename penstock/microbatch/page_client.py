@@ -8,19 +8,18 @@ import os
 import pickle
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.context import AuthenticationError
 from typing import Any
-
-import pyarrow as pa
 
 from penstock.microbatch.ticket import PAGE, ReportedPlaces, Signal, Ticket, page_of
 from penstock.model.change import Passed
 from penstock.model.errors import Malformed, PenstockError, Unavailable
 from penstock.model.page import Page
 from penstock.model.position import PartitionId, Place, Position
+from penstock.native.batch import Batch, arrow
 from penstock.process.connections import connect
 
 # By process: a forked child must not share its parent's sockets.
@@ -48,9 +47,9 @@ class Handed:
         # there was none).
         self._pages: dict[PartitionId, deque[tuple[Place, Place | None]]] = {}
 
-    def note(self, page: Page, batches: list[pa.RecordBatch]) -> None:
+    def note(self, page: Page, batches: Sequence[Batch]) -> None:
         rows = sum(batch.num_rows for batch in batches)
-        is_told = rows == page.count or any(map(Passed.of, batches))
+        is_told = rows == page.count or any(map(Passed.of, map(arrow, batches)))
         last = page.last if is_told else _last_of(batches)
         self._pages.setdefault(page.partition, deque()).append((page.last, last))
 
@@ -87,7 +86,7 @@ class Handed:
         self._pages.pop(partition, None)
 
 
-def _last_of(batches: list[pa.RecordBatch]) -> Place | None:
+def _last_of(batches: Sequence[Batch]) -> Place | None:
     kept = [batch for batch in batches if batch.num_rows]
     if not kept:
         return None
@@ -124,7 +123,7 @@ class PageClient:
                 self.began |= message.places
         expect_end(message)
 
-    def handed_on(self, page: Page, batches: list[pa.RecordBatch]) -> None:
+    def handed_on(self, page: Page, batches: Sequence[Batch]) -> None:
         """The page was decoded to these batches, which are on their way to the sink."""
         self._handed.note(page, batches)
 

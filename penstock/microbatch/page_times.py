@@ -4,10 +4,9 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-import pyarrow as pa
-
 from penstock.model.page import Page
 from penstock.model.position import PartitionId, Place, Position
+from penstock.native.batch import Batch
 from penstock.ops.reporter import Reporter
 from penstock.ops.reports import SpansReport, StoredBatch
 
@@ -25,7 +24,7 @@ class PageTimes:
         # The backend, the last change, and what is known already.
         self._waiting: deque[tuple[str, Place, StoredBatch]] = deque(maxlen=WAITING)
 
-    def decoded(self, page: Page, batches: Sequence[pa.RecordBatch], handed: int) -> None:
+    def decoded(self, page: Page, batches: Sequence[Batch], handed: int) -> None:
         """The page was decoded now; `handed` is nanoseconds since 1970 UTC."""
         kept = [batch for batch in batches if batch.num_rows]
         if not kept or handed - self._noted < EVERY:

@@ -34,6 +34,7 @@ from penstock.model.change import OPTIONAL, Images, schema
 from penstock.model.errors import SettingsError
 from penstock.model.page import Decoder, Page
 from penstock.model.position import PartitionId, Place, Position
+from penstock.native.batch import Batch, NativeDecoder, TakesNative, last_committed
 from penstock.ops.reporter import Reporter, add_sink_report
 from penstock.ops.reports import MeasureReport, ProcessReport
 from penstock.process.histograms import observed
@@ -160,7 +161,9 @@ def write_changes(
     progress = _Progress(clients, board, chosen.sink, times)
     side_channel = _side_channel(options, attempt)
     try:
-        receipt = sink.write(_changes(batches, board, clients, side_channel, times), progress)
+        natively = isinstance(sink, TakesNative)
+        changes = _changes(batches, board, clients, side_channel, times, natively=natively)
+        receipt = sink.write(changes, progress)
         progress.stored(receipt.position)
         for client in clients:
             client.finish()
@@ -235,14 +238,17 @@ def _changes(
     clients: list[PageClient],
     side_channel: SideChannel | None,
     times: PageTimes | None,
-) -> Iterator[pa.RecordBatch]:
-    """Rows with late columns; of tickets their pages' changes. `clients` gets one for each."""
+    *,
+    natively: bool,
+) -> Iterator[Any]:
+    """Rows with late columns; of tickets their pages' changes, which may be `natively` as they are.
+    `clients` gets one for each."""
     for batch in batches:
         if batch.schema.names == TICKETS.names:
             for ticket, decoder in tickets(batch):
                 client = Follower(ticket) if ticket.feed else PageClient(ticket)
                 clients.append(client)
-                yield from _from_pages(client, _decoder(decoder), board, times)
+                yield from _from_pages(client, _decoder(decoder), board, times, natively=natively)
         elif batch.num_rows:
             yield from [as_changes(batch)] if side_channel is None else side_channel.join(batch)
     if side_channel is not None:
@@ -250,12 +256,21 @@ def _changes(
 
 
 def _from_pages(
-    client: PageClient, decoder: Decoder, board: Reporter | None, times: PageTimes | None
-) -> Iterator[pa.RecordBatch]:
+    client: PageClient,
+    decoder: Decoder,
+    board: Reporter | None,
+    times: PageTimes | None,
+    *,
+    natively: bool,
+) -> Iterator[Batch]:
     measures = Measures(board)
+    decode: Callable[[Page], Sequence[Batch]] = decoder.decode
+    if natively and isinstance(decoder, NativeDecoder):
+        decode = decoder.decode_natively
     for page in tidied(client.pages()):
         handed = time.time_ns() if times is not None else 0
-        changes = list(_decoded(decoder, page, board))
+        changes = decode(page)
+        _report_types(decoder, board)
         if times is not None:
             times.decoded(page, changes, handed)
         client.handed_on(page, changes)
@@ -279,13 +294,17 @@ def tidied(pages: Iterable[Page], every: float = _COLLECT) -> Iterator[Page]:
 
 def _decoded(decoder: Decoder, page: Page, board: Reporter | None) -> Sequence[pa.RecordBatch]:
     batches = decoder.decode(page)
+    _report_types(decoder, board)
+    return batches
+
+
+def _report_types(decoder: Decoder, board: Reporter | None) -> None:
     for name in decoder.unknown_types - _reported_types:
         _reported_types.add(name)
         if board is None:
             log.warning("the type %s is not known and is delivered as its text", name)
         else:  # the service logs it, once over all workers
             board.add("", ProcessReport(unknown_types={name: 1}))
-    return batches
 
 
 def require_columns(names: Sequence[str], options: Mapping[str, str]) -> None:
@@ -312,7 +331,7 @@ class Measures:
         self._delays: list[float] = []
         self._sent = 0.0
 
-    def page(self, page: Page, batches: Sequence[pa.RecordBatch]) -> None:
+    def page(self, page: Page, batches: Sequence[Batch]) -> None:
         rows = sum(batch.num_rows for batch in batches)
         if self._board is None or not rows:
             return
@@ -320,9 +339,7 @@ class Measures:
         if not self._backend:
             self._backend = last.column("backend")[-1].as_py()
         self._sizes.append(rows)
-        found: Any = last.column("committed_at")[-1]  # `as_py` would make a datetime
-        committed: int | None = found.value
-        if committed is not None:
+        if (committed := last_committed(last)) is not None:
             self._delays.append((page.captured_at - committed) / 1e6)
 
     def report(self) -> None:

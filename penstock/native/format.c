@@ -20,6 +20,11 @@ struct formatting {
     int64_t count;
 };
 
+/* Bytes that rows have in all formatters but the first: together, and the largest. */
+struct sizes {
+    int64_t all, most;
+};
+
 #define UNKNOWN INT64_MIN /* the caller has to do it in its other way */
 
 EXPORT int64_t penstock_format_bound(const struct piece *pieces, int32_t count,
@@ -31,9 +36,7 @@ EXPORT int64_t penstock_format_all_bound(const struct formatting *all, int32_t c
                                          const struct column *columns, int64_t rows);
 EXPORT int64_t penstock_format_all(const struct formatting *all, int32_t count,
                                    const struct column *columns, int64_t rows, uint8_t *out,
-                                   int32_t *ends);
-EXPORT int64_t penstock_format_sizes(const int32_t *one, const int32_t *other, int64_t rows,
-                                     int64_t *sizes);
+                                   int32_t *ends, struct sizes *sizes);
 
 /* Of the four values of an EDGE, from `form` on: in the middle, the first, the last, the only. */
 static const uint8_t *edge(const struct piece *p, const struct column *c, int64_t row,
@@ -197,12 +200,25 @@ int64_t penstock_format_all_bound(const struct formatting *all, int32_t count,
     return total;
 }
 
-/* What each of several formatters makes of the same rows, one behind the other. `ends` has
+static struct sizes sizes_of(const int32_t *ends, int64_t count, int64_t rows) {
+    struct sizes found = {0, 0};
+    for (int64_t row = 0; row < rows; row++) {
+        int64_t size = 0;
+        for (int64_t i = 1; i < count; i++)
+            size += ends[i * (rows + 1) + row + 1] - ends[i * (rows + 1) + row];
+        found.all += size;
+        if (size > found.most) found.most = size;
+    }
+    return found;
+}
+
+/* What each of several formatters makes of the same rows, one behind the other. `all_ends` has
  * `rows + 1` numbers for each, all of them from `out` on. Returns as `penstock_format`. */
 int64_t penstock_format_all(const struct formatting *all, int32_t count,
                             const struct column *columns, int64_t rows, uint8_t *out,
-                            int32_t *ends) {
+                            int32_t *all_ends, struct sizes *sizes) {
     int64_t total = 0;
+    int32_t *ends = all_ends;
     for (const struct formatting *f = all; f < all + count; f++, ends += rows + 1) {
         int64_t size = penstock_format(f->pieces, (int32_t)f->count, columns, rows, 0, out + total,
                                        ends);
@@ -210,16 +226,6 @@ int64_t penstock_format_all(const struct formatting *all, int32_t count,
         for (int64_t i = 0; i <= rows; i++) ends[i] += (int32_t)total;
         total += size;
     }
+    *sizes = sizes_of(all_ends, count, rows);
     return total;
-}
-
-/* Bytes of each row in two results together; returns the most. */
-int64_t penstock_format_sizes(const int32_t *one, const int32_t *other, int64_t rows,
-                              int64_t *sizes) {
-    int64_t most = 0;
-    for (int64_t i = 0; i < rows; i++) {
-        sizes[i] = one[i + 1] - one[i] + other[i + 1] - other[i];
-        if (sizes[i] > most) most = sizes[i];
-    }
-    return most;
 }

@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#define PENSTOCK_ABI 14
+#define PENSTOCK_ABI 15
 
 #define EXPORT __attribute__((visibility("default")))
 

@@ -1,30 +1,35 @@
 /* Where a batch's columns are (Arrow's C data interface), and what rows have in common: equal
  * values, rising places, bytes together. Reads only. */
 
+#include "arrow.h"
 #include "columns.h"
 
 #include <stdlib.h>
 
-struct ArrowArray {
-    int64_t length, null_count, offset, n_buffers, n_children;
-    const void **buffers;
-    struct ArrowArray **children;
-    struct ArrowArray *dictionary;
-    void (*release)(struct ArrowArray *);
-    void *private_data;
+/* As much as is kept of what rows have in common; empty where it is more. */
+struct key {
+    int64_t size;
+    uint8_t data[1 << 16];
 };
 
 EXPORT int64_t penstock_rows_kinds(const struct column *columns, const int32_t *slots,
                                     const int32_t *widths, int32_t count, int64_t rows,
-                                    int32_t *kinds, int32_t *firsts);
-EXPORT int64_t penstock_rows_keys(const struct column *columns, const int32_t *slots,
-                                   const int32_t *widths, int32_t count, const int32_t *rows,
-                                   int64_t row_count, uint8_t *out, int64_t capacity);
+                                    int32_t *kinds, int32_t *firsts, struct key *key);
 struct survey {
-    int32_t simple, first, last, unused; /* `first` and `last` are ordinals */
-    int64_t weight, sizes[4];
-    const uint8_t *texts[4];
+    int32_t simple, first, last, is_committed; /* `first` and `last` are ordinals */
+    int64_t weight, size, committed_at, sizes[6];
+    const uint8_t *texts[6];
 };
+
+/* A page's changes: the batch, what is known of it, and where its columns are. */
+struct changes {
+    struct ArrowArray batch;
+    struct survey survey;
+    struct column columns[];
+};
+
+struct page;
+int32_t penstock_page_export(struct page *page, struct ArrowArray *out); /* in batch.c */
 
 EXPORT void penstock_rows_survey(const struct column *columns, const int32_t *slots, int64_t rows,
                                   struct survey *out);
@@ -33,6 +38,8 @@ EXPORT int64_t penstock_rows_runs(const struct column *columns, const int32_t *s
 EXPORT int64_t penstock_rows_span(const struct column *c, int64_t start, int64_t rows);
 EXPORT void penstock_rows_columns(const struct ArrowArray *batch, struct column *out);
 EXPORT void penstock_rows_release(struct ArrowArray *batch);
+EXPORT int32_t penstock_rows_changes(struct page *page, const int32_t *slots,
+                                     struct changes *out);
 
 /* The columns of an exported record batch, followed by the items of its lists. `out` has room
  * for twice as many. */
@@ -111,11 +118,31 @@ static uint64_t hash_of(const struct column *columns, const int32_t *slots, cons
     return hash ^ hash >> 29;
 }
 
+/* The values of some rows as bytes that are equal when the values are; how many, 0 when they are
+ * more than `capacity`. */
+static int64_t keys(const struct column *columns, const int32_t *slots, const int32_t *widths,
+                    int32_t count, const int32_t *rows, int64_t row_count, uint8_t *out,
+                    int64_t capacity) {
+    uint8_t *at = out;
+    for (int64_t i = 0; i < row_count; i++)
+        for (int32_t j = 0; j < count; j++) {
+            const struct column *c = columns + slots[j];
+            int64_t size = 0;
+            int null = is_null(c, rows[i]);
+            const uint8_t *data = null ? NULL : field(c, rows[i], widths[j], &size);
+            int32_t length = null ? -1 : (int32_t)size;
+            if (at - out + size + 4 > capacity) return 0;
+            at = put(put(at, &length, 4), data, size);
+        }
+    return at - out;
+}
+
 /* Numbers the distinct combinations in the order of their first rows: `kinds` of each row, `firsts`
- * of each kind. Returns how many; -1 without memory. */
+ * of each kind, and as `key` the values of all kinds: of each its bytes, after their number or -1.
+ * Returns how many; -1 without memory. */
 int64_t penstock_rows_kinds(const struct column *columns, const int32_t *slots,
                              const int32_t *widths, int32_t count, int64_t rows, int32_t *kinds,
-                             int32_t *firsts) {
+                             int32_t *firsts, struct key *key) {
     int32_t *table = NULL;
     int64_t found = 1, room = 16;
     kinds[0] = firsts[0] = 0;
@@ -140,26 +167,8 @@ int64_t penstock_rows_kinds(const struct column *columns, const int32_t *slots,
         kinds[row] = table[at];
     }
     free(table);
+    key->size = keys(columns, slots, widths, count, firsts, found, key->data, sizeof key->data);
     return found;
-}
-
-/* The values of some rows as bytes that are equal when the values are; bytes written, -1 when
- * they are more than `capacity`. */
-int64_t penstock_rows_keys(const struct column *columns, const int32_t *slots,
-                            const int32_t *widths, int32_t count, const int32_t *rows,
-                            int64_t row_count, uint8_t *out, int64_t capacity) {
-    uint8_t *at = out;
-    for (int64_t i = 0; i < row_count; i++)
-        for (int32_t j = 0; j < count; j++) {
-            const struct column *c = columns + slots[j];
-            int64_t size = 0;
-            int null = is_null(c, rows[i]);
-            const uint8_t *data = null ? NULL : field(c, rows[i], widths[j], &size);
-            int32_t failed = null ? -1 : (int32_t)size;
-            if (at - out + size + 4 > capacity) return -1;
-            at = put(put(at, &failed, 4), data, size);
-        }
-    return at - out;
 }
 
 /* Whether all rows have the same value. */
@@ -209,20 +218,47 @@ int64_t penstock_rows_span(const struct column *c, int64_t start, int64_t rows) 
 }
 
 /* What one has to know of a batch before it is encoded. `slots` are backend, partition, cursor,
- * ordinal and the four images. `simple`: one origin, in order. `texts` are backend, partition, the
- * first and the last cursor; `weight` the bytes of the images. There is a row at least. */
+ * ordinal, the four images, event id, mark and commit time. `simple`: one origin, in order. `texts`
+ * are backend, partition, the first and the last cursor, the last event id, and the last mark or
+ * NULL; `committed_at` is the last; `weight` the bytes of the images. There is a row at least. */
 void penstock_rows_survey(const struct column *columns, const int32_t *slots, int64_t rows,
                            struct survey *out) {
     const struct column *backend = columns + slots[0], *partition = columns + slots[1],
-                        *cursor = columns + slots[2], *ordinal = columns + slots[3];
+                        *cursor = columns + slots[2], *ordinal = columns + slots[3],
+                        *mark = columns + slots[9], *committed = columns + slots[10];
+    int64_t last = rows - 1;
     out->simple = is_constant(backend, rows) && is_constant(partition, rows) &&
                   is_ascending(cursor, ordinal, rows);
     out->texts[0] = value(backend, 0, out->sizes);
     out->texts[1] = value(partition, 0, out->sizes + 1);
     out->texts[2] = value(cursor, 0, out->sizes + 2);
-    out->texts[3] = value(cursor, rows - 1, out->sizes + 3);
+    out->texts[3] = value(cursor, last, out->sizes + 3);
+    out->texts[4] = value(columns + slots[8], last, out->sizes + 4);
+    out->texts[5] = is_null(mark, last) ? NULL : value(mark, last, out->sizes + 5);
     out->first = (int32_t)integer(ordinal, 0, 4);
-    out->last = (int32_t)integer(ordinal, rows - 1, 4);
-    out->weight = 0;
+    out->last = (int32_t)integer(ordinal, last, 4);
+    out->is_committed = !is_null(committed, last);
+    out->committed_at = out->is_committed ? integer(committed, last, 8) : 0;
+    out->weight = out->size = 0;
     for (int i = 4; i < 8; i++) out->weight += penstock_rows_span(columns + slots[i], 0, rows);
+}
+
+/* Bytes that a column's buffers have. */
+static int64_t size_of(const struct ArrowArray *array) {
+    int64_t rows = array->length, size = array->n_children ? size_of(array->children[0]) : 0;
+    const int32_t *ends = array->buffers[1];
+    if (array->n_buffers == 3) size += ends[rows] - ends[0];
+    return size + (rows + 1) * (array->n_buffers == 3 || array->n_children ? 4 : 8);
+}
+
+/* All rows of a page, of which there is one at least; see `penstock_page_export`. `slots` as for a
+ * survey. */
+int32_t penstock_rows_changes(struct page *page, const int32_t *slots, struct changes *out) {
+    int32_t failed = penstock_page_export(page, &out->batch);
+    if (failed) return failed;
+    penstock_rows_columns(&out->batch, out->columns);
+    penstock_rows_survey(out->columns, slots, out->batch.length, &out->survey);
+    for (int64_t i = 0; i < out->batch.n_children; i++)
+        out->survey.size += size_of(out->batch.children[i]);
+    return failed;
 }

@@ -13,6 +13,7 @@ COUNTED = ["backend", "namespace", "collection", "operation"]
 NAMED, OTHER = 200, "other"
 
 Key = tuple[str, str]  # backend and table
+Counted = tuple[str, str | None, str | None, str]  # values of COUNTED
 
 
 class TableCounts:
@@ -22,6 +23,7 @@ class TableCounts:
 
     def __init__(self) -> None:
         self._counted: list[pa.Table] = []  # of each call of `add`, by COUNTED
+        self._rows: Counter[Counted] = Counter()  # that were counted before
         self._totals: dict[str, Counter[str]] = {}  # of each backend, by table
         self._named: dict[str, set[str]] = {}
 
@@ -34,18 +36,22 @@ class TableCounts:
         grouped = table.group_by(COUNTED, use_threads=False)
         self._counted.append(grouped.aggregate([([], "count_all")]))
 
+    def add_counted(self, rows: Counter[Counted]) -> None:
+        """So many changes are stored."""
+        self._rows.update(rows)
+
     def take(self) -> list[dict[str, Any]]:
         """What was added since the last call, as `Progress.report` takes it under `tables`."""
-        if not self._counted:
-            return []
-        several, self._counted = pa.concat_tables(self._counted), []
-        # Names become Python's last: of a thousand tables each batch has nearly all.
-        grouped = several.group_by(COUNTED, use_threads=False)
-        table = grouped.aggregate([("count_all", "sum")]).select([*COUNTED, "count_all_sum"])
+        rows, self._rows = self._rows, Counter()
+        if self._counted:
+            several, self._counted = pa.concat_tables(self._counted), []
+            # Names become Python's last: of a thousand tables each batch has nearly all.
+            grouped = several.group_by(COUNTED, use_threads=False)
+            table = grouped.aggregate([("count_all", "sum")]).select([*COUNTED, "count_all_sum"])
+            for *names, count in zip(*(one.to_pylist() for one in table.columns), strict=True):
+                rows[tuple(names)] += count
         found: dict[Key, Counter[str]] = {}
-        for backend, schema, name, operation, count in zip(
-            *(column.to_pylist() for column in table.columns), strict=True
-        ):
+        for (backend, schema, name, operation), count in rows.items():
             if name is not None:
                 key = backend, f"{schema}.{name}" if schema else name
                 found.setdefault(key, Counter())[operation] += count

@@ -12,6 +12,7 @@ import nats as nats_py
 import pyarrow as pa
 from nats.js.api import StreamConfig
 
+from penstock.native.batch import Batch
 from penstock.sinks.jetstream.publishing.publisher import nats_framing
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.messages.encoders import encoder
@@ -23,7 +24,7 @@ from penstock.testing.sinks import COMMITTED, batch_of, ids_of  # noqa: F401, te
 
 
 def encoded(
-    changes: pa.RecordBatch,
+    changes: Batch,
     template: str = "cdc.{collection}.{operation}",
     dictionaries: Any = None,
     *,

@@ -208,7 +208,7 @@ def serving(pages: int) -> Callable[[], object]:
 def handing_over(pages: int) -> Callable[[], object]:
     """From the reader process to a task's sink: what a page costs beside framing and decoding."""
     page, board = page_of(_messages(_TRANSACTION)), Reporter("/nobody/listens")
-    batches = _decoder().decode(page)
+    batches = _decoder().decode_natively(page)
 
     def job() -> object:
         handed, measures = Handed(), Measures(board)
@@ -230,7 +230,7 @@ def decoding(rows: int) -> Callable[[], object]:
     decoder = _decoder()
 
     def job() -> object:
-        batches = decoder.decode(page)
+        batches = decoder.decode_natively(page)
         assert sum(map(len, batches)) == rows
         return batches
 

@@ -1,11 +1,11 @@
 """The JetStream sink: changes in, acknowledged messages out, for as long as it takes."""
 
 from collections.abc import Iterable, Mapping, Sequence
-
-import pyarrow as pa
+from typing import Literal
 
 from penstock.model.finding import Finding
 from penstock.model.position import Bookmark, PartitionId
+from penstock.native.batch import Batch
 from penstock.sinks import Progress, Receipt, Record, ReportsPositions, Sink
 from penstock.sinks.jetstream.check import check
 from penstock.sinks.jetstream.publishing.places import read_shards
@@ -20,10 +20,12 @@ from penstock.sinks.rows.part import Origin
 class JetStreamSink(Replays, Sink, ReportsPositions):
     """One message per change. See `settings` for what it can do."""
 
+    takes_native: Literal[True] = True
+
     def __init__(self, settings: JetStreamSettings) -> None:
         self.settings = settings
 
-    def write(self, changes: Iterable[pa.RecordBatch], progress: Progress) -> Receipt:
+    def write(self, changes: Iterable[Batch], progress: Progress) -> Receipt:
         """An empty batch is a tick: acknowledgements are taken in."""
         with borrowed(self.settings) as session:
             return WriteRun(session, progress).run(changes)

@@ -4,7 +4,6 @@ import ctypes
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import pyarrow as pa
 
 from penstock.model.change import IMAGES, Images, images_of
 from penstock.model.errors import Rejected
@@ -13,10 +12,10 @@ from penstock.sinks.messages.compression import Compression
 from penstock.sinks.messages.convert import Unconvertible, converted
 from penstock.sinks.messages.destinations import Subjects
 from penstock.sinks.messages.dialect import Dialect
-from penstock.sinks.messages.formatter import Formatter, Together
+from penstock.sinks.messages.formatter import Formatter, Texts, Together
 from penstock.sinks.messages.kinds import KindFinder, RowKinds
 from penstock.sinks.messages.layout import Layout
-from penstock.sinks.messages.message import Framing, Headers, Messages, Sizes
+from penstock.sinks.messages.message import Framing, Headers, Messages
 from penstock.sinks.messages.plain import LineBreak, change_maps
 from penstock.sinks.messages.traces import Traces
 from penstock.sinks.rows import kernel as native
@@ -53,9 +52,9 @@ class Bodies:
             self._subjects = Subjects(template)
         self.kinds = KindFinder(template.segments, columnar)
 
-    def unlike(self, batch: pa.RecordBatch) -> bool:
-        """Whether images of the batch have another encoding."""
-        return images_of(batch.schema) != self._dialect.images
+    def unlike(self, part: Part) -> bool:
+        """Whether images of the part have another encoding."""
+        return part.images != self._dialect.images
 
     def of(self, part: Part, row_kinds: RowKinds) -> Column:
         """The bytes of each change. Raises Rejected."""
@@ -88,12 +87,10 @@ class Singles:
             self._usual = Usual.of(headers, bodies, self._subjects)
 
     def encode(self, part: Part) -> Messages:
-        batch, columns = part.batch, part.columns
+        columns = part.columns
         row_kinds = self._bodies.kinds.of(columns)
-        places = batch.column("cursor"), batch.column("ordinal"), batch.column("event_id")
         if self._usual is not None and (made := self._usual.run(part, row_kinds)) is not None:
-            subjects, headers, bodies, sizes, weight = made
-            return Messages(part.runs, *places, subjects, headers, bodies, sizes, weight)
+            return Messages(part.runs, part, *made)
         lines = row_kinds.schema_lines
         schemas = None if lines is None else (row_kinds.numbers, lines)
         traces = None if self._traces is None else self._traces.lines(part)
@@ -104,8 +101,8 @@ class Singles:
                 headers, bodies, row_kinds.numbers, row_kinds.kinds
             )
         subjects = self._subjects.of(part, row_kinds)
-        sizes = sizes_of(headers) + sizes_of(bodies)
-        messages = Messages(part.runs, *places, subjects, headers, bodies, sizes, int(sizes.sum()))
+        weight = int((sizes_of(headers) + sizes_of(bodies)).sum())
+        messages = Messages(part.runs, part, Texts.of(subjects, headers, bodies), weight)
         return fitting(messages, self._headers.framing)
 
 
@@ -133,13 +130,11 @@ class Usual:
             return None
         return cls(headers, bodies, subjects)
 
-    def run(
-        self, part: Part, row_kinds: RowKinds
-    ) -> "tuple[Column, Column, Column, Sizes, int] | None":
-        """Subjects, headers, bodies, their bytes, and all of those; None for another part, and for
-        one with a change that cannot be stored."""
+    def run(self, part: Part, row_kinds: RowKinds) -> tuple[Texts, int] | None:
+        """Subjects, headers and bodies, and the bytes of the latter two; None for another part, and
+        for one with a change that cannot be stored."""
         rows, given = len(part), part.columns.native
-        if given is None or len(part.runs) > 1 or self._bodies.unlike(part.batch):
+        if given is None or len(part.runs) > 1 or self._bodies.unlike(part):
             return None
         plan = self._plan(part.runs[0].origin, row_kinds)
         ctypes.memmove(plan.columns, given, ctypes.sizeof(given))
@@ -150,13 +145,8 @@ class Usual:
             return None
         if made is None:
             return None
-        _, headers, bodies = made
-        sizes = np.empty(rows, np.int64)
-        bounds = [column.buffers()[1].address for column in (headers, bodies)]
-        most = native.kernel().penstock_format_sizes(*bounds, rows, address(sizes))
-        if most > self._headers.framing.limit:
-            return None
-        return *made, sizes, int(sizes.sum())
+        texts, weight, most = made
+        return None if most > self._headers.framing.limit else (texts, weight)
 
     def _plan(self, origin: Origin, row_kinds: RowKinds) -> _Plan:
         # The values are kept with the plan: no others have their id.
@@ -186,11 +176,12 @@ class Usual:
 def fitting(messages: Messages, framing: Framing) -> Messages:
     """The messages; raises Rejected for the first that has more bytes than its system takes. (The
     publisher's own headers, subject and reply take some more.)"""
-    if np.maximum.reduce(messages.sizes) > framing.limit:
-        index = int(np.argmax(messages.sizes > framing.limit))
+    sizes = messages.sizes
+    if np.maximum.reduce(sizes) > framing.limit:
+        index = int(np.argmax(sizes > framing.limit))
         partition = next(run.origin.partition for run in messages.runs if index < run.stop)
         raise Rejected(
-            f"the change at {messages.place(index)} of {partition} is {messages.sizes[index]} bytes"
+            f"the change at {messages.place(index)} of {partition} is {sizes[index]} bytes"
             f" as a message; the server takes {framing.limit}",
             "messages.too-large",
             hint=framing.remedy,

@@ -4,11 +4,13 @@ A `Formatter` is made once and run often: over all rows of some `Columns`, by th
 or by `plain` where there is none.
 """
 
+import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any, assert_never
 
 import pyarrow as pa
 
+from penstock.native import NativeColumn
 from penstock.sinks.messages import plain
 from penstock.sinks.messages.pieces import (
     Behind,
@@ -29,7 +31,7 @@ from penstock.sinks.messages.pieces import (
 from penstock.sinks.messages.plain import LineBreak
 from penstock.sinks.rows import kernel as native
 from penstock.sinks.rows.columns import BINARY, ITEMS, Column, Columns, slot
-from penstock.sinks.rows.kernel import UNKNOWN, NativeFormatting, NativePiece
+from penstock.sinks.rows.kernel import UNKNOWN, NativeFormatting, NativePiece, NativeSizes
 
 # The enumerations of format.c.
 _KINDS = (
@@ -95,34 +97,75 @@ class Formatter:
         return ends, data, size
 
 
+class Texts:
+    """Subjects, headers and bodies of `rows` messages. `columns` are Arrow's, which are made when
+    they are asked for; `written` is how a formatter takes them."""
+
+    __slots__ = ("_columns", "_ends", "_found", "rows")
+
+    def __init__(self, rows: int, found: pa.Buffer, ends: int) -> None:
+        """Of what the kernel wrote to `found`: the ends of each, and from byte `ends` on all."""
+        self.rows, self._found, self._ends = rows, found, ends
+        self._columns: tuple[Column, Column, Column] | None = None
+
+    @classmethod
+    def of(cls, subjects: Column, headers: Column, bodies: Column) -> "Texts":
+        """Of columns that are there."""
+        texts = cls.__new__(cls)
+        texts.rows, texts._columns = len(bodies), (subjects, headers, bodies)
+        return texts
+
+    @property
+    def columns(self) -> tuple[Column, Column, Column]:
+        if self._columns is None:
+            rows, found, size = self.rows, self._found, 4 * (self.rows + 1)
+            data = found.slice(self._ends)
+            parts = [found.slice(size * number, size) for number in range(3)]
+            subjects, headers, bodies = (
+                pa.Array.from_buffers(BINARY, rows, [None, part, data], 0) for part in parts
+            )
+            self._columns = subjects, headers, bodies
+        return self._columns
+
+    @property
+    def written(self) -> Sequence[Any]:
+        if self._columns is not None:
+            return self._columns
+        at, size = self._found.address, 4 * (self.rows + 1)
+        data = at + self._ends
+        return [NativeColumn(None, at + size * number, data, 0, self.rows) for number in range(3)]
+
+
 class Together:
-    """Several formatters that are run over the same columns in one call of the kernel, which is
-    there. They have the same `extras`, and no `Count`."""
+    """The formatters of subjects, headers and bodies, which are run over the same columns in one
+    call of the kernel, which is there. They have the same `extras`, and no `Count`."""
 
     def __init__(self, *formatters: Formatter) -> None:
         self._formatters = formatters  # whose pieces are pointed to
         self._native = (NativeFormatting * len(formatters))(
             *(NativeFormatting(each.native, len(each.pieces)) for each in formatters)
         )
+        self._sizes = NativeSizes()
+        self._at = ctypes.byref(self._sizes)
 
-    def run(self, columns: Any, rows: int) -> "list[Column] | None":
-        """What each formatter makes of `rows` rows of the kernel's columns. None when the kernel
-        can't. Raises LineBreak."""
+    def run(self, columns: Any, rows: int) -> tuple[Texts, int, int] | None:
+        """The texts of `rows` rows of the kernel's columns; bytes of all headers and bodies, and
+        of the largest ones. None when the kernel can't. Raises LineBreak."""
         kernel, count = native.kernel(), len(self._formatters)
         bound = kernel.penstock_format_all_bound(self._native, count, columns, rows)
         if bound > _MOST:
             return None
-        bounds = 4 * (rows + 1)
-        data, ends = pa.allocate_buffer(bound), pa.allocate_buffer(count * bounds)
+        ends = 4 * count * (rows + 1)
+        found = pa.allocate_buffer(ends + bound)
+        at = found.address
         size = kernel.penstock_format_all(
-            self._native, count, columns, rows, data.address, ends.address
+            self._native, count, columns, rows, at + ends, at, self._at
         )
         if size == UNKNOWN:
             return None
         if size < 0:
             raise LineBreak(-1 - size)
-        parts = [ends.slice(bounds * number, bounds) for number in range(count)]
-        return [pa.Array.from_buffers(BINARY, rows, [None, part, data], 0) for part in parts]
+        return Texts(rows, found, ends), self._sizes.all, self._sizes.most
 
 
 def _compiled(piece: Piece, number: Callable[[str], int]) -> NativePiece:

@@ -4,7 +4,6 @@ A batch has few kinds, and the same ones as the batch before it: what a kind det
 once and kept. The partition is no part of a kind, because there may be thousands of them.
 """
 
-import ctypes
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,8 +11,8 @@ import numpy as np
 
 from penstock.nats.subjects import escape
 from penstock.sinks.messages.layout import PenstockColumns
-from penstock.sinks.rows import kernel as native
-from penstock.sinks.rows.columns import Columns, Numbers, Values, address, slot
+from penstock.sinks.rows.alike import Alike
+from penstock.sinks.rows.columns import Columns, Numbers, Values
 from penstock.sinks.subject import Template
 
 KIND = (
@@ -26,9 +25,6 @@ _OF_NO_ROW = frozenset({
 TABLE_SCHEMA = b"Penstock-Table-Schema"
 _CACHED = 10_000
 _KEPT_SETS = 1000
-_KEY_BYTES = 1 << 16
-_SLOTS = (ctypes.c_int32 * len(KIND))(*(slot(name, (), batch=True) for name in KIND))
-_WIDTHS = (ctypes.c_int32 * len(KIND))(*(8 if name == "relation_id" else 0 for name in KIND))
 
 
 class MessageKind(NamedTuple):
@@ -67,32 +63,25 @@ class KindFinder:
         self._subjects, self._columnar = subjects, columnar
         self._known: dict[tuple[Any, ...], MessageKind] = {}
         self._sets: dict[bytes, _Described] = {}
-        self._key = ctypes.create_string_buffer(_KEY_BYTES)
+        self._alike = Alike(KIND)
 
     def of(self, columns: Columns) -> RowKinds:
         """The kinds of a batch's rows, numbered in the order of their first rows."""
-        plain = columns.native is None
-        numbers, firsts = _plain_kinds(columns) if plain else _native_kinds(columns)
-        key = b"" if plain else self._native_key(columns, firsts)
+        key = b""
+        if columns.native is None:
+            numbers, firsts = _plain_kinds(columns)
+        else:
+            numbers, firsts, key = self._alike.of(columns.native, columns.rows)
         found = self._sets.get(key) if key else None
         if found is None:
-            assert columns.batch is not None
-            keys = zip(
-                *(columns.batch.column(name).take(firsts).to_pylist() for name in KIND), strict=True
-            )
+            batch = columns.batch
+            assert batch is not None
+            keys = zip(*(batch.column(name).take(firsts).to_pylist() for name in KIND), strict=True)
             found = self._described(keys)
             if key:
                 self._sets = {} if len(self._sets) >= _KEPT_SETS else self._sets
                 self._sets[key] = found
         return RowKinds(numbers, *found)
-
-    def _native_key(self, columns: Columns, firsts: Numbers) -> bytes:
-        """The values of the kinds as one key; empty when they are too many."""
-        size = native.kernel().penstock_rows_keys(
-            columns.native, _SLOTS, _WIDTHS, len(KIND), address(firsts), len(firsts),
-            self._key, _KEY_BYTES,
-        )  # fmt: skip
-        return ctypes.string_at(self._key, max(size, 0))
 
     def _described(self, keys: Iterable[tuple[Any, ...]]) -> _Described:
         kinds = tuple(self._known.get(key) or self._new(key) for key in keys)
@@ -132,18 +121,6 @@ def schema_lines(kinds: Sequence[MessageKind]) -> Values | None:
 def is_document(values: Mapping[str, Any]) -> bool:
     """Whether a kind is of a source without schemas: a document database."""
     return values["relation_id"] is None and values["namespace"] == values["database"]
-
-
-def _native_kinds(columns: Columns) -> tuple[Numbers, Numbers]:
-    rows = columns.rows
-    both = np.empty(2 * rows, np.int32)
-    at = address(both)
-    found = native.kernel().penstock_rows_kinds(
-        columns.native, _SLOTS, _WIDTHS, len(KIND), rows, at, at + 4 * rows
-    )
-    if found < 0:
-        raise MemoryError
-    return both[:rows], both[rows : rows + found]
 
 
 def _plain_kinds(columns: Columns) -> tuple[Numbers, Numbers]:

@@ -9,11 +9,10 @@ schemas), `traceparent` (see `traces`), `Penstock-Schema` (the version of the bo
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from operator import attrgetter
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import orjson
@@ -22,10 +21,10 @@ import pyarrow.compute as pc
 from penstock.model.errors import Malformed, Rejected
 from penstock.model.position import Bookmark, PartitionId, Place
 from penstock.nats.subjects import escape, unescape
-from penstock.sinks.messages.formatter import Formatter
+from penstock.sinks.messages.formatter import Formatter, Texts
 from penstock.sinks.messages.pieces import Header, Pick, Piece, PlacePiece, RawPiece
 from penstock.sinks.messages.plain import LineBreak
-from penstock.sinks.rows.columns import Column, Columns, Numbers, Values
+from penstock.sinks.rows.columns import Column, Columns, Numbers, Values, sizes_of
 from penstock.sinks.rows.part import Origin, OriginRun, unstored
 
 EVENT_ID = "Penstock-Event-Id"
@@ -51,33 +50,84 @@ class Framing:
     remedy: str = "leave the large column out"
 
 
+class Keys(Protocol):
+    """What says which changes messages are of, column by column; a `Part` does."""
+
+    @property
+    def cursors(self) -> Column: ...
+
+    @property
+    def ordinals(self) -> Column: ...
+
+    @property
+    def ids(self) -> Column: ...
+
+    @property
+    def last_id(self) -> str:
+        """The last one's."""
+
+    @property
+    def written_ids(self) -> Any:
+        """As a formatter takes them."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyColumns:
+    """`Keys` of their own."""
+
+    cursors: Column
+    ordinals: Column
+    ids: Column
+
+    @property
+    def last_id(self) -> str:
+        found: str = self.ids[len(self.ids) - 1].as_py()
+        return found
+
+    @property
+    def written_ids(self) -> Column:
+        return self.ids
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Messages:
     """Encoded changes of one or more origins, in the order in which they are to be stored. Columns
     of the same length.
 
-    `runs` are the origins of the messages, without a gap; `cursors` and `ordinals` are the place of
-    a message's (last) change, `ids` its event id. `headers` begin as the sink's `Framing` says, and
-    lack the empty line at the end, so that a publisher can add its own; `sizes` are bytes of
-    headers and body, and `weight` is their sum. Where a message may have several changes, `counts`
+    `runs` are the origins of the messages, without a gap; `keys` have the place of a message's
+    (last) change and its event id. `texts` are subjects, headers and bodies: headers begin as the
+    sink's `Framing` says, and lack the empty line at the end, so that a publisher can add its own.
+    `weight` is the bytes of headers and bodies. Where a message may have several changes, `counts`
     are their numbers, and `ends` is true for a message after which no earlier change is missing:
     stored messages may end only there. Without them each message is one change, and such an end.
     """
 
     runs: tuple[OriginRun, ...]
-    cursors: Column
-    ordinals: Column
-    ids: Column
-    subjects: Column
-    headers: Column
-    bodies: Column
-    sizes: Sizes
+    keys: Keys
+    texts: Texts
     weight: int
     counts: Sizes | None = None
     ends: "np.ndarray[Any, np.dtype[np.bool_]] | None" = None
 
     def __len__(self) -> int:
-        return len(self.bodies)
+        return self.texts.rows
+
+    @property
+    def subjects(self) -> Column:
+        return self.texts.columns[0]
+
+    @property
+    def headers(self) -> Column:
+        return self.texts.columns[1]
+
+    @property
+    def bodies(self) -> Column:
+        return self.texts.columns[2]
+
+    @property
+    def sizes(self) -> Sizes:
+        """Bytes of headers and body."""
+        return sizes_of(self.headers) + sizes_of(self.bodies)
 
     @property
     def changes(self) -> int:
@@ -85,24 +135,29 @@ class Messages:
 
     def place(self, index: int) -> Place:
         """The place of one message's (last) change."""
-        return Place(self.cursors[index].as_py(), self.ordinals[index].as_py())
+        return Place(self.keys.cursors[index].as_py(), self.keys.ordinals[index].as_py())
 
     def slice(self, start: int, stop: int) -> "Messages":
         """Messages `start` to before `stop`, with no copy."""
         if start == 0 and stop == len(self):
             return self
-        return Messages(
-            tuple(self._runs(start, stop)),
-            *[column.slice(start, stop - start) for column in _COLUMNS(self)],
-            *self._numbers(slice(start, stop)),
+        rows = slice(start, stop)
+        return self._some(
+            self._runs(start, stop), rows, lambda column: column.slice(start, stop - start)
         )
 
-    def _numbers(self, rows: Any) -> Iterator[Any]:
-        """Of some of the messages."""
-        yield (sizes := self.sizes[rows])
-        yield int(sizes.sum())
-        for each in self.counts, self.ends:
-            yield None if each is None else each[rows]
+    def _some(
+        self, runs: Iterable[OriginRun], rows: Any, take: Callable[[Column], Column]
+    ) -> "Messages":
+        """Some of the messages, which have these runs; `take` takes their `rows` of a column."""
+        keys = self.keys
+        return Messages(
+            tuple(runs),
+            KeyColumns(*map(take, (keys.cursors, keys.ordinals, keys.ids))),
+            Texts.of(*map(take, self.texts.columns)),
+            int(self.sizes[rows].sum()),
+            *(None if each is None else each[rows] for each in (self.counts, self.ends)),
+        )
 
     def _runs(self, start: int, stop: int) -> Iterator[OriginRun]:
         for run in self.runs:
@@ -131,11 +186,7 @@ class Messages:
             at = runs[-1].stop if runs else 0
             found = self._runs(*span)
             runs += [run._replace(start=run.start + at, stop=run.stop + at) for run in found]
-        return Messages(
-            tuple(runs),
-            *[column.take(rows) for column in _COLUMNS(self)],
-            *self._numbers(rows),
-        )
+        return self._some(runs, rows, lambda column: column.take(rows))
 
     def whole(self, count: int) -> int:
         """The most first messages, up to `count`, after which what is stored may end; or 0."""
@@ -158,10 +209,6 @@ class Messages:
     def least(self) -> int:
         """The smallest number of first messages after which what is stored may end."""
         return 1 if self.ends is None else int(self.ends.argmax()) + 1
-
-
-# Of Messages: what each has of its own, but for the runs.
-_COLUMNS: Any = attrgetter("cursors", "ordinals", "ids", "subjects", "headers", "bodies")
 
 
 class Headers:

@@ -13,10 +13,11 @@ from penstock.sinks.messages.compression import Compression
 from penstock.sinks.messages.destinations import Destinations, destinations
 from penstock.sinks.messages.dialect import Dialect
 from penstock.sinks.messages.encode import Bodies, fitting
+from penstock.sinks.messages.formatter import Texts
 from penstock.sinks.messages.grouping import Group, Sizes, ends_of, grouped, lined_up
 from penstock.sinks.messages.kinds import KindFinder, MessageKind, RowKinds, schema_lines
 from penstock.sinks.messages.layout import SHARED, Layout
-from penstock.sinks.messages.message import Framing, Headers, Messages
+from penstock.sinks.messages.message import Framing, Headers, KeyColumns, Messages
 from penstock.sinks.rows.columns import BINARY, Column, Columns, sizes_of
 from penstock.sinks.rows.part import OriginRun, Part
 from penstock.sinks.subject import Template
@@ -89,10 +90,10 @@ class Grouped(ABC):
         if self._compression is not None:
             formatted, sent = self._compression.of(formatted, sent, numbers, where.kinds)
         sizes = sizes_of(formatted) + sizes_of(sent)
+        subjects = pa.array([where.subject(group.number) for group in groups], BINARY)
         messages = Messages(
-            runs, cursor, ordinal, event_id,
-            pa.array([where.subject(group.number) for group in groups], BINARY), formatted,
-            sent, sizes, int(sizes.sum()),
+            runs, KeyColumns(cursor, ordinal, event_id), Texts.of(subjects, formatted, sent),
+            int(sizes.sum()),
             np.array([group.count for group in groups], np.int64), ends_of(groups),
         )  # fmt: skip
         return fitting(messages, self._headers.framing)

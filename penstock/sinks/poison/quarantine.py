@@ -107,21 +107,23 @@ class Quarantine(Generic[T]):
         self._session = session
         session.suspensions.all(within=FRESH if self._refreshed else 0)
         self._refreshed = True
-        if len(part.runs) == 1:
-            return self._written_run(part)
         if self._is_usual(part):
             try:
                 return session.writer.write(part)
             except Rejected:
                 pass  # raised again for the run that has the change
+        if len(part.runs) == 1:
+            return self._written_run(part)
         return [written for run in part.split() for written in self._written_run(run)]
 
     def _is_usual(self, part: Part) -> bool:
         """Whether nothing is known to be wrong with any row, as far as the batch shows."""
-        if part.batch.column("key").null_count or any(self._session.streaks.values()):
+        if not part.is_keyed or any(self._session.streaks.values()):
             return False
+        if not (known := self._session.suspensions.all()):
+            return True
         first = min(run.first for run in part.runs)
-        return not any(_concerns(one, first) for one in self._session.suspensions.all().values())
+        return not any(_concerns(one, first) for one in known.values())
 
     def _written_run(self, part: Part) -> Sequence[T]:
         """The same for changes of one origin."""

@@ -15,6 +15,7 @@ import pyarrow as pa
 from penstock.model.change import COLUMNS
 from penstock.model.errors import SettingsError
 from penstock.native import NativeColumn
+from penstock.native.batch import Batch, NativeBatch, arrow
 from penstock.sinks.rows import kernel as native
 from penstock.sinks.rows.kernel import ARROW_ARRAY
 from penstock.wire.hash_partitions import MOST
@@ -44,9 +45,14 @@ class Columns:
     """The columns of a batch of changes, by name, and `extras`: binary or integer columns, numpy's
     int32 or `Values`. Without a batch: extras only."""
 
-    def __init__(self, rows: int, batch: pa.RecordBatch | None = None, **extras: Any) -> None:
-        self.rows, self.batch, self.extras = rows, batch, extras
+    def __init__(self, rows: int, changes: Batch | None = None, **extras: Any) -> None:
+        self.rows, self._changes, self.extras = rows, changes, extras
         self.native: Any = None
+        if isinstance(changes, NativeBatch):
+            assert not extras
+            self.native = changes.columns
+            return
+        batch = changes
         if (kernel := native.kernel()) is None:
             return
         room = (FIRST_EXTRA if batch is not None else 0) + len(extras)
@@ -60,10 +66,14 @@ class Columns:
         for number, one in enumerate(extras.values(), room - len(extras)):
             self.native[number] = _pointed(one)
 
+    @property
+    def batch(self) -> pa.RecordBatch | None:
+        return None if self._changes is None else arrow(self._changes)
+
     def with_extras(self, **extras: Any) -> "Columns":
         """The same and more."""
         more = Columns.__new__(Columns)
-        more.rows, more.batch, more.extras = self.rows, self.batch, {**self.extras, **extras}
+        more.rows, more._changes, more.extras = self.rows, self._changes, {**self.extras, **extras}
         more.native = None
         if self.native is not None:
             known = len(self.native)
@@ -76,8 +86,9 @@ class Columns:
     def __getitem__(self, name: str) -> Any:
         if name in self.extras:
             return self.extras[name]
-        assert self.batch is not None
-        return self.batch.column(name)
+        batch = self.batch
+        assert batch is not None
+        return batch.column(name)
 
     def pointer(self, name: str) -> Any:
         """Where the kernel's description of a batch's column is."""
@@ -135,6 +146,8 @@ def address(numbers: "np.ndarray[Any, Any]") -> int:
 
 
 def _pointed(column: Any) -> NativeColumn:
+    if isinstance(column, NativeColumn):
+        return column
     if isinstance(column, Values):
         return column.native
     if isinstance(column, np.ndarray):

@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from penstock.model.change import IMAGES
 from penstock.model.errors import SettingsError
 from penstock.model.position import Place
+from penstock.native.batch import Batch, arrow
 from penstock.process.closing import Closes
 from penstock.sinks.rows import kernel as native
 from penstock.sinks.rows.flow import Pace
@@ -28,6 +29,8 @@ _AHEAD = 4  # large batches, or lists of small ones, taken before they are asked
 _LIST_ROWS, _LIST_BYTES, _LIST_BATCHES = 500, 1 << 20, 256
 _GIVE_UP = 0.5  # seconds between looks at whether anybody still wants batches
 
+C = TypeVar("C", bound=Batch)
+
 _USUAL = Pace()
 # What is gathered at most for several messages at once.
 _ROWS, _BYTES = 8000, 4 << 20
@@ -35,14 +38,14 @@ _ROWS, _BYTES = 8000, 4 << 20
 _KEYS = ("backend", "partition", "cursor", "ordinal")
 
 
-class _Pulled:
+class _Pulled(Generic[C]):
     """Neighbouring batches that are taken together."""
 
-    def __init__(self, first: pa.RecordBatch) -> None:
+    def __init__(self, first: C) -> None:
         self.batches = [first]
         self._rows, self._bytes = len(first), first.get_total_buffer_size()
 
-    def joins(self, batch: pa.RecordBatch) -> bool:
+    def joins(self, batch: C) -> bool:
         rows, size = self._rows + len(batch), self._bytes + batch.get_total_buffer_size()
         if rows > _LIST_ROWS or size > _LIST_BYTES or len(self.batches) == _LIST_BATCHES:
             return False
@@ -51,7 +54,7 @@ class _Pulled:
         return True
 
 
-class Prefetch(Closes):
+class Prefetch(Closes, Generic[C]):
     """Takes batches out of an iterator that may block, without blocking with it.
 
     An open-ended source yields when it has something; meanwhile acknowledgements come in and a
@@ -62,12 +65,12 @@ class Prefetch(Closes):
     is given as it is: it never blocks.
     """
 
-    def __init__(self, changes: Iterable[pa.RecordBatch]) -> None:
-        self._direct: Iterator[list[pa.RecordBatch]] | None = None
+    def __init__(self, changes: Iterable[C]) -> None:
+        self._direct: Iterator[list[C]] | None = None
         if isinstance(changes, list | tuple):
             self._direct = iter([list(changes)])
             return
-        self._pulled: deque[_Pulled | BaseException] = deque()
+        self._pulled: deque[_Pulled[C] | BaseException] = deque()
         self._lock = threading.Lock()  # what was taken is not joined
         # Places that are free. (`queue.Queue` would do both, in twenty calls of Python.)
         self._free: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -83,7 +86,7 @@ class Prefetch(Closes):
         )
         self._thread.start()
 
-    def take(self, timeout: float | None, beside: int | None = None) -> list[pa.RecordBatch]:
+    def take(self, timeout: float | None, beside: int | None = None) -> list[C]:
         """The next batches: a large one, or small ones that are there. Waits for one at most
         `timeout` seconds, or as long as it takes (None), and no longer than until the file
         descriptor `beside` can be read.
@@ -107,13 +110,13 @@ class Prefetch(Closes):
             raise item
         return item.batches
 
-    def _run(self, batches: Iterator[pa.RecordBatch]) -> None:
+    def _run(self, batches: Iterator[C]) -> None:
         while self._put(_step(batches)):
             pass
 
-    def _put(self, found: "pa.RecordBatch | BaseException") -> bool:
+    def _put(self, found: C | BaseException) -> bool:
         if isinstance(found, BaseException):
-            item: _Pulled | BaseException = found
+            item: _Pulled[C] | BaseException = found
         elif self._joins(found):
             return not self._unwanted.is_set()
         else:
@@ -128,7 +131,7 @@ class Prefetch(Closes):
             return not isinstance(item, BaseException)
         return False
 
-    def _joins(self, batch: pa.RecordBatch) -> bool:
+    def _joins(self, batch: C) -> bool:
         with self._lock:
             last = self._pulled[-1] if self._pulled else None
             return isinstance(last, _Pulled) and last.joins(batch)
@@ -139,7 +142,7 @@ class Prefetch(Closes):
             self._unwanted.set()
 
 
-def _step(batches: Iterator[pa.RecordBatch]) -> "pa.RecordBatch | BaseException":
+def _step(batches: Iterator[C]) -> C | BaseException:
     try:
         return next(batches)
     except StopIteration as end:
@@ -154,7 +157,7 @@ class Gather:
 
     def __init__(self, limits: BatchSettings) -> None:
         self._limits = limits
-        self._batches: list[pa.RecordBatch] = []
+        self._batches: list[Batch] = []
         self._since = 0.0
         self._bytes = 0
         self.rows = 0
@@ -162,13 +165,13 @@ class Gather:
         # limits are those of one message. Only waiting for it is bounded by what it was.
         self.spread = 1
 
-    def takes(self, batch: pa.RecordBatch) -> bool:
+    def takes(self, batch: Batch) -> bool:
         """False when a batch has another schema: its images are encoded otherwise."""
         return not self._batches or self._batches[0].schema.equals(
             batch.schema, check_metadata=True
         )
 
-    def add(self, batch: pa.RecordBatch, now: float) -> None:
+    def add(self, batch: Batch, now: float) -> None:
         """Takes a batch that `takes` accepted."""
         if not self._batches:
             self._since = now
@@ -199,13 +202,14 @@ class Gather:
             return math.inf
         return max(0.0, self._since + self._limits.max_wait * pace.patience - now)
 
-    def take(self) -> list[pa.RecordBatch]:
+    def take(self) -> list[Batch]:
         """Everything, as one batch (or none), and begins anew."""
         batches, self._batches = self._batches, []
         self.rows = self._bytes = 0
         if len(batches) < 2:
             return batches
-        return pa.Table.from_batches(batches).combine_chunks().to_batches()
+        table = pa.Table.from_batches([arrow(each) for each in batches])
+        return list(table.combine_chunks().to_batches())
 
 
 class Order:
@@ -220,14 +224,14 @@ class Order:
         self._rows = rows
         self._last: dict[Origin, Place] = {}
 
-    def arrange(self, batch: pa.RecordBatch) -> Iterator[Part]:
+    def arrange(self, batch: Batch) -> Iterator[Part]:
         """The batch in parts that are in order, of at most some 4 MiB.
 
         Raises SettingsError when a change is before one of an earlier batch.
         """
         part = Part.seen(batch)
         if part is None or (len(part.runs) > 1 and _out_of_order(part.runs, {}) is not None):
-            part = Part.of(_sorted(batch))
+            part = Part.of(_sorted(arrow(batch)))
         if (late := _out_of_order(part.runs, self._last)) is not None:
             origin = late.origin
             raise SettingsError(

@@ -26,28 +26,21 @@ class NativeFormatting(ctypes.Structure):
     _fields_ = (("pieces", ctypes.POINTER(NativePiece)), ("count", _NUMBER))
 
 
-class NativeSurvey(ctypes.Structure):
-    """`struct survey`."""
+class NativeSizes(ctypes.Structure):
+    """`struct sizes`."""
 
-    _fields_ = (
-        ("simple", _INT), ("first", _INT), ("last", _INT), ("unused", _INT),
-        ("weight", _NUMBER), ("sizes", _NUMBER * 4), ("texts", _ADDRESS * 4),
-    )  # fmt: skip
+    _fields_ = (("all", _NUMBER), ("most", _NUMBER))
 
 
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "format_bound": (_NUMBER, (_ADDRESS, _INT, _ADDRESS, _NUMBER)),
     "format": (_NUMBER, (_ADDRESS, _INT, _ADDRESS, _NUMBER, _NUMBER, _ADDRESS, _ADDRESS)),
     "format_all_bound": (_NUMBER, (_ADDRESS, _INT, _ADDRESS, _NUMBER)),
-    "format_all": (_NUMBER, (_ADDRESS, _INT, _ADDRESS, _NUMBER, _ADDRESS, _ADDRESS)),
-    "format_sizes": (_NUMBER, (_ADDRESS, _ADDRESS, _NUMBER, _ADDRESS)),
+    "format_all": (_NUMBER, (_ADDRESS, _INT, _ADDRESS, _NUMBER, _ADDRESS, _ADDRESS, _ADDRESS)),
     "rows_columns": (None, (_ADDRESS, _ADDRESS)),
     "rows_release": (None, (_ADDRESS,)),
     "rows_kinds": (
-        _NUMBER, (_ADDRESS, _ADDRESS, _ADDRESS, _INT, _NUMBER, _ADDRESS, _ADDRESS),
-    ),
-    "rows_keys": (
-        _NUMBER, (_ADDRESS, _ADDRESS, _ADDRESS, _INT, _ADDRESS, _NUMBER, _ADDRESS, _NUMBER),
+        _NUMBER, (_ADDRESS, _ADDRESS, _ADDRESS, _INT, _NUMBER, _ADDRESS, _ADDRESS, _ADDRESS),
     ),
     "rows_survey": (None, (_ADDRESS, _ADDRESS, _NUMBER, _ADDRESS)),
     "rows_runs": (_NUMBER, (_ADDRESS, _ADDRESS, _NUMBER, _ADDRESS)),

@@ -12,16 +12,19 @@ import pyarrow as pa
 
 from penstock.model.errors import Malformed, Unavailable
 from penstock.model.position import PartitionId, Place
+from penstock.native.batch import Batch, NativeBatch
 from penstock.process.backoff import delays
 from penstock.process.histograms import observed
 from penstock.process.table_counts import COUNTED, TableCounts
 from penstock.sinks import Progress, Receipt
 from penstock.sinks.rows.flow import BreakerState, Flow
 from penstock.sinks.rows.intake import Gather, Order, Prefetch
+from penstock.sinks.rows.measured import committed_times, counted
 from penstock.sinks.rows.part import Part
 
 T = TypeVar("T")
 Step: TypeAlias = Callable[[], T]
+Waited: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
 
 POLL = 0.1  # seconds between looks at how long an answer has been due
 _IDLE = 1.0  # seconds between two looks at an idle server
@@ -78,16 +81,18 @@ class PublishLatency:
         self.sizes = sizes
         self.fields: dict[str, float] = {}
         # What is measured of batches: since the last call of `stored`, and before since `measure`.
-        self._sent: list[pa.RecordBatch] = []
-        self._stored: list[tuple[float, list[pa.RecordBatch]]] = []
+        self._sent: list[Batch] = []
+        self._stored: list[tuple[float, list[Batch]]] = []
         self._rows = 0  # in both
         self._measured = self._taken = 0.0
         self._counts: dict[str, float] = {}
 
-    def sent(self, batch: pa.RecordBatch) -> None:
+    def sent(self, changes: Batch) -> None:
         """These changes are published."""
-        self._sent.append(batch.select(_MEASURED))
-        self._rows += len(batch)
+        if not isinstance(changes, NativeBatch):
+            changes = changes.select(_MEASURED)
+        self._sent.append(changes)
+        self._rows += len(changes)
 
     def stored(self) -> None:
         """What was sent counts as stored now: an upper bound, because the oldest of it was
@@ -101,13 +106,17 @@ class PublishLatency:
     def measure(self) -> None:
         """From the commit at the source until it was stored, since the last time."""
         self._measured = time.monotonic()
-        waited = [
-            now * 1e3 - committed.drop_null().cast(pa.int64()).to_numpy() / 1e3
-            for now, parts in self._stored
-            for committed in [pa.chunked_array([part.column("committed_at") for part in parts])]
-        ]
-        if self._stored:
-            _tables.add([part for _, parts in self._stored for part in parts])
+        waited: list[Waited] = []
+        batches: list[pa.RecordBatch] = []
+        for now, parts in self._stored:
+            for part in parts:
+                waited.append(now * 1e3 - committed_times(part) / 1e3)
+                if isinstance(part, NativeBatch):
+                    _tables.add_counted(counted(part))
+                else:
+                    batches.append(part)
+        if batches:
+            _tables.add(batches)
         self._stored.clear()
         self._rows = 0
         if sum(map(len, waited)):
@@ -258,7 +267,7 @@ class WriteLoop(ABC):
             if self.tally.batches != before and self.flow.breaker.failures:
                 self.flow.succeeded()
 
-    def run(self, changes: Iterable[pa.RecordBatch]) -> Receipt:
+    def run(self, changes: Iterable[Batch]) -> Receipt:
         """Writes it all; see `Sink.write`."""
         with Prefetch(changes) as prefetch:
             while True:
@@ -289,7 +298,7 @@ class WriteLoop(ABC):
             return _IDLE
         return max(0.0, self._reported.at + _PROGRESS - time.monotonic())
 
-    def _go_on(self, batches: list[pa.RecordBatch]) -> None:
+    def _go_on(self, batches: list[Batch]) -> None:
         for batch in batches:
             if self.gather.is_full(self.flow.pace) or not self.gather.takes(batch):
                 self._flush()
@@ -314,7 +323,7 @@ class WriteLoop(ABC):
         for batch in self.gather.take():
             for part in self.order.arrange(batch):
                 if (sent := self.send(part)) is not None:
-                    self._latency.sent(sent.batch)
+                    self._latency.sent(sent.changes)
 
     def _report_progress(self) -> None:
         """Reports what is durable: a source is acknowledged it before the end of the write."""

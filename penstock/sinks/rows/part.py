@@ -11,14 +11,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.model.change import IMAGES, images_of, schema
+from penstock.model.change import Images, images_of, schema
 from penstock.model.position import PartitionId, Place
+from penstock.native import NativeColumn
+from penstock.native.batch import (
+    LAST_ID,
+    MARK,
+    SURVEY_SLOTS,
+    Batch,
+    NativeBatch,
+    NativeSurvey,
+    arrow,
+)
 from penstock.sinks.rows import kernel as native
 from penstock.sinks.rows.columns import Column, Columns, offsets_of, slot
-from penstock.sinks.rows.kernel import NativeSurvey
 
-_SURVEYED = ("backend", "partition", "cursor", "ordinal", *IMAGES)
-_SLOTS = (ctypes.c_int32 * len(_SURVEYED))(*(slot(name, (), batch=True) for name in _SURVEYED))
+_KEY, _ID = (slot(name, (), batch=True) for name in ("key", "event_id"))
 
 
 class Origin(NamedTuple):
@@ -44,34 +52,95 @@ class Part:
     """At least one row, with exactly the change's columns.
 
     `runs` are the origins of its rows, without a gap. `weight` is the bytes of its images; None if
-    that is not known.
+    that is not known. `survey`: what the kernel found, if the rows are of one origin.
     """
 
-    batch: pa.RecordBatch
+    changes: Batch
     columns: Columns
     runs: tuple[OriginRun, ...]
     weight: int | None
+    survey: NativeSurvey | None = None
+
+    @property
+    def batch(self) -> pa.RecordBatch:
+        return arrow(self.changes)
+
+    @property
+    def images(self) -> Images:
+        """How the images are encoded."""
+        return images_of(self.changes.schema)
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether all rows have keys."""
+        if isinstance(self.changes, NativeBatch):
+            return self.columns.native[_KEY].valid is None
+        return self.changes.column("key").null_count == 0
+
+    def mark(self, run: OriginRun) -> str | bytes | None:
+        """Of the last row of a run, as JSON."""
+        if self.survey is not None:
+            return self.survey.text(MARK) or None
+        found: str | None = self.batch.column("mark")[run.stop - 1].as_py()
+        return found
+
+    @property
+    def cursors(self) -> Column:
+        return self.batch.column("cursor")
+
+    @property
+    def ordinals(self) -> Column:
+        return self.batch.column("ordinal")
+
+    @property
+    def ids(self) -> Column:
+        """Event ids."""
+        return self.batch.column("event_id")
+
+    @property
+    def last_id(self) -> str:
+        if self.survey is not None:
+            return self.survey.text(LAST_ID).decode()
+        found: str = self.ids[len(self) - 1].as_py()
+        return found
+
+    @property
+    def written_ids(self) -> Column | NativeColumn:
+        """Event ids as a formatter takes them."""
+        given = self.columns.native
+        return self.ids if given is None else given[_ID]
 
     @classmethod
-    def of(cls, batch: pa.RecordBatch) -> Self:
+    def of(cls, batch: Batch) -> Self:
         """A batch whose places rise in each run of one origin."""
         part = cls.seen(batch)
         assert part is not None, "the rows are not in order"
         return part
 
     @classmethod
-    def seen(cls, batch: pa.RecordBatch) -> Self | None:
+    def seen(cls, changes: Batch) -> Self | None:
         """A batch; None if the places of a run do not rise."""
-        batch = _exact(batch)
+        if isinstance(changes, NativeBatch):
+            return cls._of_page(changes)
+        batch = _exact(changes)
         columns = Columns(len(batch), batch)
         if columns.native is None:
             starts = _starts(batch)
             return None if starts is None else cls(batch, columns, _runs(batch, starts), None)
         survey = _surveyed(columns)
         if survey.simple:
-            return cls(batch, columns, (_only_run(survey, len(batch)),), survey.weight)
+            return cls(batch, columns, (_only_run(survey, len(batch)),), survey.weight, survey)
         starts = _native_starts(columns)
         return None if starts is None else cls(batch, columns, _runs(batch, starts), survey.weight)
+
+    @classmethod
+    def _of_page(cls, changes: NativeBatch) -> Self | None:
+        survey = changes.survey
+        if not survey.simple:
+            return cls.seen(changes.batch)
+        origin = Origin(survey.text(0).decode(), changes.partition)
+        run = OriginRun(origin, 0, changes.rows, changes.first, changes.last)
+        return cls(changes, Columns(changes.rows, changes), (run,), survey.weight, survey)
 
     def __len__(self) -> int:
         return self.columns.rows
@@ -98,13 +167,14 @@ class Part:
 
 def _surveyed(columns: Columns) -> NativeSurvey:
     survey = NativeSurvey()
-    native.kernel().penstock_rows_survey(columns.native, _SLOTS, columns.rows, ctypes.byref(survey))
+    native.kernel().penstock_rows_survey(
+        columns.native, SURVEY_SLOTS, columns.rows, ctypes.byref(survey)
+    )
     return survey
 
 
 def _only_run(survey: NativeSurvey, rows: int) -> OriginRun:
-    texts = map(ctypes.string_at, survey.texts, survey.sizes)
-    backend, partition, first, last = [text.decode() for text in texts]
+    backend, partition, first, last = [survey.text(number).decode() for number in range(4)]
     origin = Origin(backend, PartitionId(partition))
     return OriginRun(origin, 0, rows, Place(first, survey.first), Place(last, survey.last))
 
@@ -113,14 +183,15 @@ def _native_starts(columns: Columns) -> list[int] | None:
     """The first row of each run; None if the places of one do not rise."""
     starts = array("i", bytes(4 * columns.rows))
     count = native.kernel().penstock_rows_runs(
-        columns.native, _SLOTS, columns.rows, starts.buffer_info()[0]
+        columns.native, SURVEY_SLOTS, columns.rows, starts.buffer_info()[0]
     )
     return starts[:count].tolist() or None
 
 
 def _starts(batch: pa.RecordBatch) -> list[int] | None:
     """The same without the kernel."""
-    changes = [pc.not_equal(column[:-1], column[1:]) for column in map(batch.column, _SURVEYED[:2])]
+    origins = map(batch.column, ("backend", "partition"))
+    changes = [pc.not_equal(column[:-1], column[1:]) for column in origins]
     begins = np.asarray(pc.or_(*changes), np.bool_)
     cursor, ordinal = batch.column("cursor"), batch.column("ordinal")
     rises = pc.less(cursor[:-1], cursor[1:])

@@ -7,17 +7,19 @@ and no commit time, and its own LSN as cursor.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 
 from penstock.model.change import COLUMNS, WHOLE, Passed
 from penstock.model.errors import Malformed
 from penstock.model.page import Page
+from penstock.native.batch import Batch, arrow
 from penstock.wire.pgoutput.batch import assemble
 from penstock.wire.pgoutput.context import Context
-from penstock.wire.pgoutput.kernel import Kernel, Unfit
+from penstock.wire.pgoutput.kernel import Kernel, Opening, Unfit
 from penstock.wire.pgoutput.layout import DecoderSettings, RowLayout
 from penstock.wire.pgoutput.scan import Scan
 
@@ -28,10 +30,12 @@ _LAYOUTS = 10_000
 _MARK = COLUMNS.index("mark")
 
 
-class _Known(NamedTuple):
+@dataclass(slots=True)
+class _Known:
     packed: bytes
     context: Context
     layouts: dict[bytes, RowLayout]
+    opening: Opening | None = None  # made with the first page that the kernel is for
 
 
 class PgoutputDecoder:
@@ -52,10 +56,16 @@ class PgoutputDecoder:
     def decode(self, page: Page) -> Sequence[pa.RecordBatch]:
         """One batch of the page's changes, or none if the tables filter drops them all. Lines end
         with what the filter dropped after them."""
+        return [arrow(changes) for changes in self.decode_natively(page)]
+
+    def decode_natively(self, page: Page) -> Sequence[Batch]:
+        """See `NativeDecoder`."""
         known = self._known(page.context)
-        batch = self._quickly(page, known)
-        found = [] if batch is None else [batch]
-        if self.settings.images == "text" and len(batch or ()) < page.count:
+        changes = self._quickly(page, known)
+        if self.settings.images != "text":
+            return [] if changes is None else [changes]
+        found = [] if changes is None else [arrow(changes)]
+        if len(changes or ()) < page.count:
             passed = Passed(self.settings.backend, page.partition, page.last, known.context.mark)
             found.append(passed.batch)
         return found
@@ -66,16 +76,20 @@ class PgoutputDecoder:
             known = self._last = _Known(packed, Context.unpack(packed), {})
         return known
 
-    def _quickly(self, page: Page, known: _Known) -> pa.RecordBatch | None:
+    def _quickly(self, page: Page, known: _Known) -> Batch | None:
         if self._kernel is None:
             return self._thoroughly(page, known)
         try:
-            scan = self._scan(b"", known)
-            batch = self._kernel.decode(page, scan, known.context.mark)
-            return self._ended(batch, scan, known)
+            if known.opening is None:
+                known.opening = self._kernel.opening(self._scan(b"", known))
+            begin = partial(self._scan, b"", known)
+            batch, ends = self._kernel.decode(page, known.opening, begin, known.context.mark)
         except (Unfit, Malformed):
             # Python is the reference for error handling.
             return self._thoroughly(page, known)
+        if batch is None or self.settings.images != "text":
+            return batch
+        return self._ended(batch.batch, ends, known)
 
     def _thoroughly(self, page: Page, known: _Known) -> pa.RecordBatch | None:
         scan = self._scan(page.payload, known)
@@ -84,14 +98,11 @@ class PgoutputDecoder:
         if batch is not None and mark:
             same: Any = pa.repeat(pa.scalar(mark, pa.string()), len(batch))
             batch = batch.set_column(_MARK, batch.schema.field(_MARK), same)
-        return self._ended(batch, scan, known)
+        return None if batch is None else self._ended(batch, scan.unit < 0, known)
 
-    def _ended(
-        self, batch: pa.RecordBatch | None, scan: Scan, known: _Known
-    ) -> pa.RecordBatch | None:
+    def _ended(self, batch: pa.RecordBatch, ends: bool, known: _Known) -> pa.RecordBatch:
         """A batch of lines says whether its last transaction ends with it."""
-        ends = scan.unit < 0 or known.context.ends
-        if batch is None or not ends or self.settings.images != "text":
+        if not (ends or known.context.ends) or self.settings.images != "text":
             return batch
         return batch.replace_schema_metadata(WHOLE)
 

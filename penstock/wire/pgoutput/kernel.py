@@ -7,17 +7,18 @@ is in any way broken goes to `Scan` as a whole, which reports what is wrong with
 """
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
 import ormsgpack
-import pyarrow as pa
 
 from penstock.model.change import COLUMNS, Images, Operation, schema
 from penstock.model.errors import Malformed
 from penstock.model.page import Page
 from penstock.native import library
+from penstock.native.batch import NativeBatch, declare
 from penstock.wire.pgoutput.batch import FILTERED
 from penstock.wire.pgoutput.layout import DecoderSettings, RowLayout
 from penstock.wire.pgoutput.lsn import format_lsn
@@ -167,10 +168,17 @@ class Unfit(Exception):
     """This page is not for the kernel."""
 
 
-class _Array(ctypes.Structure):
-    """Arrow's struct ArrowArray: 5 numbers and 5 pointers."""
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What the kernel is told before the payload of a page, of pages that have one context: the
+    relations with their indexes, and the transaction that the payload starts in."""
 
-    _fields_ = (("numbers", ctypes.c_int64 * 5), ("pointers", ctypes.c_void_p * 5))
+    relations: "tuple[tuple[_Plan, int], ...]"
+    units: "tuple[_Unit, ...]"
+    unit: int
+    ordinal: int
+    commit_lsn: int
+    streamed: bool
 
 
 class Kernel:
@@ -200,59 +208,97 @@ class Kernel:
         _declare(functions)
         return cls(functions, settings)
 
-    def decode(self, page: Page, scan: Scan, mark: str = "") -> pa.RecordBatch | None:
-        """The changes, which have this mark, None if the filter leaves none. Raises Unfit, and what
-        `scan` raises."""
-        if page.captured_at not in _INT64 or scan.ordinal not in range(2**31):
+    def opening(self, scan: Scan) -> Opening:
+        """Of a scan that has read nothing yet. Raises Unfit."""
+        if scan.ordinal not in range(2**31):
+            raise Unfit
+        units = scan.constants
+        try:
+            return Opening(
+                tuple((self._plan(layout), index) for index, layout in scan.fresh),
+                tuple(_unit(*units.unit(number)) for number in range(len(units.cursors))),
+                scan.unit, scan.ordinal, scan.commit_lsn, scan.streamed,
+            )  # fmt: skip
+        except (ValueError, OverflowError) as error:
+            raise Unfit from error
+
+    def decode(
+        self, page: Page, opening: Opening, begin: Callable[[], Scan], mark: str = ""
+    ) -> tuple[NativeBatch | None, bool]:
+        """The changes, which have this mark, None if the filter leaves none; and whether the page
+        ends between transactions. `begin` makes the scan that has read nothing, for what the kernel
+        does not do. Raises Unfit, and what the scan raises."""
+        if page.captured_at not in _INT64:
             raise Unfit
         setup = _Setup.from_buffer_copy(self._setup)
         partition = _text(str(page.partition))
         setup.payload, setup.partition = _text(page.payload), partition
         setup.mark = _text(mark or None)
-        setup.captured_at, setup.streamed = page.captured_at, scan.streamed
+        setup.captured_at, setup.streamed = page.captured_at, opening.streamed
         if not (handle := self._functions.penstock_page_new(ctypes.byref(setup))):
             raise Unfit
         try:
-            return self._run(handle, page, scan)
+            return self._run(handle, page, opening, begin)
         except (Malformed, ValueError, OverflowError) as error:
             raise Unfit from error
         finally:
             self._functions.penstock_page_free(handle)
 
-    def _run(self, handle: int, page: Page, scan: Scan) -> pa.RecordBatch | None:
+    def _run(
+        self, handle: int, page: Page, opening: Opening, begin: Callable[[], Scan]
+    ) -> tuple[NativeBatch | None, bool]:
         functions, payload = self._functions, page.payload
         state = _ScanState.from_address(handle)
+        for unit in opening.units:
+            _must(functions.penstock_page_unit(handle, ctypes.byref(unit)))
+        for plan, index in opening.relations:
+            _must(functions.penstock_page_relation(handle, ctypes.byref(plan), index))
+        state.unit, state.ordinal = opening.unit, opening.ordinal
+        state.commit_lsn = opening.commit_lsn
+        scan: Scan | None = None
         plans: list[_Plan] = []  # kept alive while the kernel uses them
-        self._pass_on(handle, state, scan, plans)
         while (result := functions.penstock_page_run(handle)) == _MESSAGE:
+            if scan is None:
+                scan = begin()
+                scan.fresh.clear()  # the kernel has them
             _take_over(state, scan)
             scan.step(payload[state.at : state.stop])
             self._pass_on(handle, state, scan, plans)
             state.at = state.stop
-        if result != _DONE or not _agrees(page, state):
+        if result != _DONE:
             raise Unfit
-        scan.unit = state.unit
-        if not state.rows:
-            return None
-        array = _Array()
-        if functions.penstock_page_export(handle, ctypes.byref(array)):
+        ends = state.unit < 0
+        if not state.rows or state.rows != state.seen:
+            if not _agrees(page, state):
+                raise Unfit
+            if not state.rows:
+                return None, ends
+        batch = NativeBatch(functions, self._schema, page.partition)
+        if not batch.fill(functions, handle):
             raise Unfit
-        batch: pa.RecordBatch = pa.RecordBatch._import_from_c(ctypes.addressof(array), self._schema)
-        return batch
+        if state.rows == state.seen and not (
+            batch.rows == page.count and batch.first == page.first and batch.last == page.last
+        ):
+            raise Unfit
+        return batch, ends
 
     def _pass_on(self, handle: int, state: _ScanState, scan: Scan, plans: list[_Plan]) -> None:
         functions, units = self._functions, scan.constants
         for number in range(state.units, len(units.cursors)):
             _must(functions.penstock_page_unit(handle, ctypes.byref(_unit(*units.unit(number)))))
         for index, layout in scan.fresh:
-            plan = layout.plan = layout.plan or _plan_of(layout, self._settings)
-            plans.append(plan)
+            plans.append(plan := self._plan(layout))
             _must(functions.penstock_page_relation(handle, ctypes.byref(plan), index))
         scan.fresh.clear()
         for row in scan.rows:
             _must(functions.penstock_page_row(handle, ctypes.byref(_given(row))))
         scan.rows.clear()
         state.unit, state.ordinal, state.commit_lsn = scan.unit, scan.ordinal, scan.commit_lsn
+
+    def _plan(self, layout: RowLayout) -> _Plan:
+        plan: _Plan = layout.plan or _plan_of(layout, self._settings)
+        layout.plan = plan
+        return plan
 
 
 def _take_over(state: _ScanState, scan: Scan) -> None:
@@ -314,7 +360,7 @@ def _declare(functions: ctypes.CDLL) -> None:
         ("relation", number, [pointer, pointer, number]),
         ("unit", number, [pointer, pointer]),
         ("row", number, [pointer, pointer]),
-        ("export", number, [pointer, pointer]),
     ):
         function = getattr(functions, f"penstock_page_{name}")
         function.restype, function.argtypes = result, arguments
+    declare(functions)

@@ -67,7 +67,7 @@ def test_no_hash_partition_passes_what_concerns_the_whole_table(operation: str) 
     operations = ["INSERT", "INSERT", operation, "INSERT", "INSERT"]
     batch = batch_of(5, route=[1, 2, 0, 2, 1], operation=operations)
     messages = encoded(batch, "cdc.{partition}", messages="batch")
-    assert [place.as_py() for place in messages.ordinals] == [0, 1, 2, 3, 4]
+    assert [place.as_py() for place in messages.keys.ordinals] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)

@@ -116,8 +116,7 @@ class Atomic(Publisher):
 
     def meet(self, part: Part) -> None:
         for run in part.runs:
-            mark = part.batch.column("mark")[run.stop - 1].as_py()
-            if mark is not None:
+            if (mark := part.mark(run)) is not None:
                 self._progress.histories[run.origin] = run.last.cursor, _history(mark)
 
     def add(self, messages: Messages) -> None:
@@ -229,7 +228,7 @@ class Atomic(Publisher):
         self._flight.append(batch)
         self._progress.sent(batch)
         last = batch.pieces[-1]
-        self._fence.sent(batch, last.ids[len(last) - 1].as_py() if self._with_ids else None)
+        self._fence.sent(batch, last.keys.last_id if self._with_ids else None)
         self._flow.sent()
         connection.send(data)
         return True

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.sinks.jetstream.publishing.publisher import MSG_ID, edges, framed, framing
+from penstock.sinks.messages.formatter import Texts
 from penstock.sinks.messages.message import EVENT_ID, Messages
 from penstock.sinks.messages.pieces import Behind, Count, Edge, RawPiece
 from penstock.sinks.rows.columns import Values
@@ -71,7 +72,8 @@ def without_ids(messages: Messages) -> Messages:
     )
     more = len(EVENT_ID) - len(MSG_ID)
     weight = messages.weight + more * len(messages)
-    return replace(messages, headers=headers, sizes=messages.sizes + more, weight=weight)
+    texts = Texts.of(messages.subjects, headers, messages.bodies)
+    return replace(messages, texts=texts, weight=weight)
 
 
 def may_end_anywhere(pieces: list[Messages]) -> bool:
@@ -96,6 +98,6 @@ def chain_frames(
             begins=begins, ends=ends,
         )  # fmt: skip
         values = (*values, (before or "").encode())
-        parts.append(framed(piece, _CHAINED, ids=piece.ids, edges=Values(values)))
-        before = piece.ids[len(piece) - 1].as_py() if number < last else None
+        parts.append(framed(piece, _CHAINED, ids=piece.keys.written_ids, edges=Values(values)))
+        before = piece.keys.last_id if number < last else None
     return parts[0] if len(parts) == 1 else b"".join(parts)

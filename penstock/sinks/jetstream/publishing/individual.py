@@ -190,9 +190,9 @@ class Individual(Publisher):
             return framed(piece, _FRAMES, first, edges=Values(inbox))
         before = None if self._careful else self._last_id
         line, end = (b"", b"\r\n") if before is None else (_LINE, _END)
-        self._last_id = piece.ids[len(piece) - 1].as_py().encode()
+        self._last_id = piece.keys.last_id.encode()
         values = (*inbox, _LINE, line, _LINE, line, _END, end, _END, end, before or b"")
-        return framed(piece, _LINKED, first, ids=piece.ids, edges=Values(values))
+        return framed(piece, _LINKED, first, ids=piece.keys.written_ids, edges=Values(values))
 
     def _next_piece(self) -> Messages | None:
         """What to send next, if the window has room for it."""

@@ -154,15 +154,6 @@ def edges(*values: tuple[bytes, bytes, bytes, bytes], begins: bool, ends: bool) 
 
 def framed(messages: Messages, formatter: Formatter, number: int = 0, **columns: Any) -> memoryview:
     """The frames of all messages, ready for the socket; `number` is the `Count` of the first."""
-    return memoryview(
-        formatter.bytes(
-            Columns(
-                len(messages),
-                subject=messages.subjects,
-                headers=messages.headers,
-                body=messages.bodies,
-                **columns,
-            ),
-            number,
-        )
-    )
+    subject, headers, body = messages.texts.written
+    given = Columns(len(messages), subject=subject, headers=headers, body=body, **columns)
+    return memoryview(formatter.bytes(given, number))

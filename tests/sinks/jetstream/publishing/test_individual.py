@@ -168,5 +168,5 @@ def test_what_is_not_acknowledged_is_released(nats: Nats, settings_of: Any) -> N
     publisher.pump(drain=True)
     publisher.add(encoded(second, settings.subject))
     released = publisher.release(api)
-    assert [one for messages in released for one in messages.ids.to_pylist()] == ids_of(second)
+    assert [one for messages in released for one in messages.keys.ids.to_pylist()] == ids_of(second)
     connection.close()
