@@ -116,7 +116,8 @@ class DeltaStagedRows(StagedRows):
                 hint="write `COLUMN: COLUMN` in `set`; `OTHER: COLUMN` is for other types than log",
             )  # fmt: skip
         for names in (self._source.names, [*self.mapping.computed]):
-            yield from wrong_names(self._source.table, names, self.layout)
+            more = (GONE,) if self.mapping.has_expressions else ()
+            yield from wrong_names(self._source.table, names, self.layout, more)
 
     def make(self, cursor: Any) -> None:
         pass
@@ -549,16 +550,18 @@ def own_names(layout: DeltaLayout) -> frozenset[str]:
     return frozenset([GONE, BUCKET] if layout.buckets else [GONE])
 
 
-def wrong_names(table: str, columns: Sequence[str], layout: DeltaLayout) -> Iterator[SettingsError]:
-    """Columns that cannot be in a table: readers do not tell them apart, or from ours. Case does
-    not count."""
+def wrong_names(
+    table: str, columns: Sequence[str], layout: DeltaLayout, more: Collection[str] = ()
+) -> Iterator[SettingsError]:
+    """Columns that cannot be in a table: readers do not tell them apart, or from ours, of which
+    there may be `more`. Case does not count."""
     names = [each.lower() for each in columns]
     if twice := sorted({each for each in names if names.count(each) > 1}):
         yield SettingsError(
             f"{table} has columns that differ only by case: {', '.join(twice)}",
             "delta.column-case", hint=_RENAME,
         )  # fmt: skip
-    if taken := sorted({*names} & own_names(layout)):
+    if taken := sorted({*names} & {*own_names(layout), *more}):
         yield SettingsError(
             f"{table} has columns that penstock has beside them: {', '.join(taken)}",
             "tables.name-taken", hint=_RENAME,

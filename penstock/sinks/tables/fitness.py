@@ -32,7 +32,8 @@ def unfit(staged: StagedRows) -> Iterator[SettingsError]:
     """What is wrong with the target's key, and a history's columns."""
     found, key = staged.destination, staged.unique
     target = f"{found.schema}.{found.table}"
-    yield from staged.problems()
+    problems = [*staged.problems()]
+    yield from problems
     problem = staged.lacks if isinstance(staged, StagedHistory) else ""
     if problem:
         yield SettingsError(f"{target}: {problem}", "tables", hint="see docs/how-to/history.md")
@@ -45,7 +46,7 @@ def unfit(staged: StagedRows) -> Iterator[SettingsError]:
             "tables",
             hint="add them to the target, or write `set` in the map",
         )
-    elif missing and not problem:
+    elif missing and not (problem or problems):
         yield SettingsError(
             f"{target} has no column {', '.join(missing)}, which is in the key",
             "tables",
@@ -243,14 +244,19 @@ def made_relation(
         return relation
     own = {each.name: each for each in relation.columns}
     source, columns = _source(cursor, database, relation), []
+    wrong: list[SettingsError] = []
     for name, text in computed.items():
         column = own.get(text.strip().strip('"'))
         try:
             query = sql.SQL(_ONE).format(sql.SQL(text), None, source)
             kind = "" if column is not None else database.kind_computed(cursor, query)
         except SettingsError as error:
-            raise _no_sql(f"`set` of {name}", error) from None
-        columns.append((column or RelationColumn("", kind))._replace(name=name))
+            wrong.append(_no_sql(f"`set` of {name}", error))
+        else:
+            columns.append((column or RelationColumn("", kind))._replace(name=name))
+    if wrong:
+        messages = "; ".join(each.message for each in wrong)
+        raise SettingsError(messages, "tables.expression", hint=wrong[0].hint)
     return replace(relation, columns=tuple(columns))
 
 

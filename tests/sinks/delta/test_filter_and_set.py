@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -320,6 +321,7 @@ def found_by(sink_of: SinkOf, **options: Any) -> list[Finding]:
         ({"set": {"id": "id + 1", "name": "name"}}, "`set` must have the key as it is at the"
          " source: id"),
         ({"set": {"key": "id"}, "type": "log"}, "`set` must have the key as it is"),
+        ({"set": {"key": "name", "name": "name"}, "type": "log"}, "`set` must have the key as"),
     ],
 )  # fmt: skip
 def test_check_names_what_is_wrong_with_an_expression(
@@ -355,6 +357,26 @@ def test_check_names_columns_that_the_table_lacks_and_values_that_are_not_sent(
     assert (found.level, found.code) == ("warning", "tables.value-unsent")
     assert found_by(sink_of, filter="id > 1 AND _operation <> 'READ'") == []
     (found,) = found_by(sink_of, set={"id": "id", "__gone": "name"}, target="other")
+    assert "penstock has beside them: __gone" in found.message
+
+
+def test_check_names_all_that_is_wrong_with_set_and_a_key_that_is_missing_once(
+    there: Lake, sink_of: SinkOf
+) -> None:
+    (found,) = found_by(sink_of, set={"id": "id", "a": "upper(nme)", "b": "no_such(name)"})
+    assert "`set` of a is not SQL" in found.message and "`set` of b is not SQL" in found.message
+    problems = [each for each in found_by(sink_of, set={"name": "name"}) if each.level == "error"]
+    assert [each.code for each in problems] == ["delta.key-computed"]
+
+
+def test_a_column_beside_those_of_a_source_is_named_where_there_are_expressions(
+    there: Lake, sink_of: SinkOf
+) -> None:
+    columns = Point().schema.columns
+    schema = replace(Point().schema, columns=(*columns, {**columns[-1], "name": "__gone"}))
+    plain = sink_of({"sid_column": "sid"}, type="log")
+    assert [*plain.check_tables("default", [schema])] == []
+    (found,) = sink_of(type="log", filter="id > 1").check_tables("default", [schema])
     assert "penstock has beside them: __gone" in found.message
 
 
