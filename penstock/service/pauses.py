@@ -7,6 +7,7 @@ a file in the run folder.
 """
 
 import json
+import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
@@ -58,7 +59,8 @@ class Pauses(Closes):
         now = time.time()
         for backend in backends:
             before = self.all().get(backend, {})
-            until = None if seconds is None else _iso(now + seconds)
+            # Whole seconds, and no fewer than were asked for: the service looks each second.
+            until = None if seconds is None else _iso(math.ceil(now + seconds))
             self._write(
                 backend, {"since": before.get("since", _iso(now)), "by": by, "until": until}
             )

@@ -1,6 +1,8 @@
 """Actions over HTTP: which there are, which are refused, and what became of them."""
 
 import json
+import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +150,18 @@ def test_a_pause_is_ended_by_another_process_and_kept_by_a_second_pause(
         assert pauses.resume(["a"]) == ["a"]
         assert pauses.resume(["a"]) == []
         assert list(pauses.all()) == ["b"]
+
+
+@pytest.mark.parametrize("seconds", [1, 0.25, 30])
+def test_a_pause_lasts_at_least_as_long_as_it_was_asked_for(
+    pipeline: Pipeline, seconds: float
+) -> None:
+    with Pauses(pipeline) as pauses:
+        before = time.time()
+        pauses.pause(["a"], "me", seconds)
+        end = datetime.fromisoformat(pauses.all()["a"]["until"]).timestamp()
+        assert before + seconds <= end < time.time() + seconds + 1
+        pauses.resume(["a"])
 
 
 def test_openapi_has_every_action_with_its_arguments(ask: Asked) -> None:
