@@ -17,6 +17,7 @@ TESTS = [
     "tests/wire/pgoutput/test_text.py",
     "tests/wire/changestream/test_kernel.py",
     "tests/sinks/messages/test_convert.py",
+    "tests/sinks/messages/test_native_batches.py",
     "tests/feeds/postgres/test_framing.py",
     "tests/feeds/postgres/test_walk.py",
     "tests/feeds/postgres/test_rows.py",
