@@ -72,7 +72,7 @@ def command(*, as_json: bool, is_compressed: bool, log_format: Format | None, **
         compression="zstd" if is_compressed else "none",
         **given,
     )
-    serve(pipeline, log_format=log_format, bridge="all")
+    serve(lambda: pipeline, log_format=log_format, bridge="all")
 
 
 def bridge_pipeline(

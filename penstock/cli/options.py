@@ -6,16 +6,17 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from penstock.config import Deployment, Ops, Pipeline, keys_of, load_file
 from penstock.model.errors import SettingsError, Unavailable
-from penstock.nats.settings import NatsSettings
-from penstock.processor.settings import ProcessorFile
-from penstock.sinks.server import SinkServer
+
+if TYPE_CHECKING:  # `penstock run` starts a JVM before it imports these.
+    from penstock.config import Deployment, Ops, Pipeline
+    from penstock.nats.settings import NatsSettings
+    from penstock.sinks.server import SinkServer
 
 _PATIENCE = 10.0  # seconds that the ops server may take
 _LONGEST = 16 * 2**20  # bytes of its answer: more is not ours
@@ -72,14 +73,18 @@ def nats_login(command: Callable[..., Any]) -> Callable[..., Any]:
 _WHO = "user", "password", "token", "nkey", "credentials"
 
 
-def settings_of(url: str, login: Mapping[str, str | None]) -> NatsSettings:
+def settings_of(url: str, login: Mapping[str, str | None]) -> "NatsSettings":
+    from penstock.nats.settings import NatsSettings
+
     return NatsSettings.model_validate(_given({"url": url, **login}))
 
 
 def settings_over(
-    server: NatsSettings, url: str | None, login: Mapping[str, str | None]
-) -> NatsSettings:
+    server: "NatsSettings", url: str | None, login: Mapping[str, str | None]
+) -> "NatsSettings":
     """The settings of a pipeline file, but for what was given on the command line."""
+    from penstock.nats.settings import NatsSettings
+
     known = {name: getattr(server, name) for name in NatsSettings.model_fields}
     given = {name: value for name, value in {"url": url, **login}.items() if is_typed(name)}
     if given.keys() & {*_WHO} or "@" in (given.get("url") or ""):
@@ -99,9 +104,11 @@ def is_typed(option: str) -> bool:
     return source is ParameterSource.COMMANDLINE
 
 
-def published_by(file: Path) -> tuple[Pipeline, SinkServer]:
+def published_by(file: Path) -> "tuple[Pipeline, SinkServer]":
     """The pipeline in FILE, and the server with the stream that it publishes to. Raises
     SettingsError."""
+    from penstock.config import Pipeline, load_file
+
     pipeline = load_file(file, Pipeline)
     if (server := pipeline.sink.server()) is None:
         raise SettingsError(
@@ -118,9 +125,12 @@ def overrides(state: Path | None) -> dict[str, str]:
     return {"state": str(state)} if state else {}
 
 
-def load_deployment(file: Path, state: Path | None) -> Deployment:
+def load_deployment(file: Path, state: Path | None) -> "Deployment":
     """The pipeline in FILE, or the processor where it has neither a sink nor Spark. `state`
     replaces the file's. Raises SettingsError."""
+    from penstock.config import Pipeline, keys_of, load_file
+    from penstock.processor.settings import ProcessorFile
+
     keys = keys_of(file)
     is_processor = "processor" in keys or ("backends" in keys and not keys & {"sink", "spark"})
     model: type[Deployment] = ProcessorFile if is_processor else Pipeline
@@ -171,7 +181,7 @@ class OpsClient:
         self._connect = http.client.HTTPSConnection if is_tls else http.client.HTTPConnection
 
     @classmethod
-    def of(cls, ops: Ops) -> "OpsClient":
+    def of(cls, ops: "Ops") -> "OpsClient":
         """With the token that reads and, where there is one, acts."""
         token = ops.token or ops.read_token
         return cls(ops.bind, ops.port, token="" if token is None else token.get_secret_value())

@@ -3,20 +3,21 @@
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
 
 from penstock.cli.options import file_argument, log_format, overrides, state_option
-from penstock.config import Pipeline, load_pipeline, secrets_of
 from penstock.microbatch.run_folder import run_folder
 from penstock.model.errors import Unavailable
 from penstock.model.finding import Finding
-from penstock.spark.session.jvm import jvm_of
+from penstock.spark.session.jvm import EarlyJvm
+from penstock.spark.session.plan import guessed, plan_of
 
 if TYPE_CHECKING:
+    from penstock.config import Pipeline
     from penstock.ops.logs import Format
     from penstock.ops.metrics import Additions
 
@@ -38,20 +39,39 @@ def command(
     Reconnects without limit. Exits with 0 after a graceful stop: changes in flight are published,
     and positions are saved and acknowledged at the source.
     """
-    pipeline = load_pipeline(file, overrides=overrides(state))
-    serve(pipeline, log_format=log_format, bridge="series" if bridge_metrics else "")
+
+    def load() -> "Pipeline":
+        from penstock.config import load_pipeline
+
+        return load_pipeline(file, overrides=overrides(state))
+
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        text = ""  # `load` says what is wrong
+    serve(load, log_format=log_format, bridge="series" if bridge_metrics else "", text=text)
 
 
 def serve(
-    pipeline: Pipeline, *, log_format: "Format | None", bridge: Literal["", "series", "all"]
+    load: "Callable[[], Pipeline]",
+    *,
+    log_format: "Format | None",
+    bridge: Literal["", "series", "all"],
+    text: str = "",
 ) -> None:
     """Sets up logs, runs the service, exits with its code; begins anew when the JVM dies.
-    `bridge`: which of the CDC bridge's additions are served."""
-    with run_folder() as run, jvm_of(pipeline, run) as started:
-        # What takes long to import comes late: a mistake in the file is reported without it, and
-        # the JVM boots meanwhile.
+    `bridge`: which of the CDC bridge's additions are served. `text`: of the file that `load` reads,
+    if it reads one."""
+    with run_folder() as run, EarlyJvm() as early:
+        # The JVM boots while the file is read, which takes many imports, and while the service is
+        # imported.
+        if (plan := guessed(text, run)) is not None:
+            early.start(plan)
+        pipeline = load()
+        started = early.start(plan_of(pipeline, run))
         import structlog
 
+        from penstock.config import secrets_of
         from penstock.ops.logs import configure
 
         configure(log_format, secrets=secrets_of(pipeline))
@@ -82,7 +102,7 @@ def _additions(bridge: Literal["series", "all"]) -> "Additions":
     return SERIES if bridge == "series" else BRIDGE
 
 
-def _findings(pipeline: Pipeline) -> Iterator[Finding]:
+def _findings(pipeline: "Pipeline") -> Iterator[Finding]:
     from penstock.cli.check import findings
 
     return findings(pipeline)

@@ -3,6 +3,7 @@ workers. They start while this process imports PySpark, which it does not need f
 """
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -10,12 +11,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from penstock.config import Pipeline
 from penstock.process.closing import Closes, closing_on_failure
 from penstock.spark.session.archive import ClassArchive, cached_archive
 from penstock.spark.session.forks import Forks
 from penstock.spark.session.launch import make_home, our_jars, our_java
-from penstock.spark.session.plan import SessionPlan, plan_of
+from penstock.spark.session.plan import SessionPlan
 
 # In the folder: our own SPARK_HOME, where the JVM writes its port, and the list of its classes.
 _HOME, _CONNECTION, _CLASSES = "spark-home", "jvm", "classes"
@@ -119,18 +119,26 @@ class Jvm(Closes):
             self.process.kill()
             self.process.wait()
         self.close()
+        shutil.rmtree(self.plan.folder / _HOME, ignore_errors=True)  # it is of this plan
 
 
-@contextmanager
-def jvm_of(pipeline: Pipeline, run: Path) -> Iterator[Jvm | None]:
-    """Starts what a pipeline's session needs, and ends what is left of it. None where that fails:
-    who opens the session reports why."""
-    try:
-        started = Jvm(plan_of(pipeline, run))
-    except (OSError, ModuleNotFoundError):
-        yield None
-        return
-    try:
-        yield started
-    finally:
-        started.drop()
+class EarlyJvm(Closes):
+    """The JVM of a session whose plan is not certain yet; ends what is left of it."""
+
+    def __init__(self) -> None:
+        self._started: Jvm | None = None
+
+    def start(self, plan: SessionPlan) -> Jvm | None:
+        """What a session with this plan needs: which runs already, or is started now. None where
+        that fails: who opens the session reports why."""
+        if self._started is not None and self._started.plan != plan:
+            self.close()
+        if self._started is None:
+            with suppress(OSError, ModuleNotFoundError):
+                self._started = Jvm(plan)
+        return self._started
+
+    def close(self) -> None:
+        started, self._started = self._started, None
+        if started is not None:
+            started.drop()

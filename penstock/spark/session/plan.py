@@ -10,12 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from penstock.config import Pipeline
+import yaml
+
 from penstock.spark.session.launch import is_local, with_slots
 
-if TYPE_CHECKING:  # (It has pyarrow.)
+if TYPE_CHECKING:  # What reads a pipeline file takes longer to import than Java needs to begin.
+    from penstock.config import Pipeline
     from penstock.microbatch.options import Mode
 
 _STREAMING = "org.apache.spark.sql.execution.streaming"
@@ -120,7 +122,40 @@ class SessionPlan:
         return found
 
 
-def plan_of(pipeline: Pipeline, run: Path) -> SessionPlan:
+# What a pipeline file leaves out has.
+_NAME, _POSITIONS = "penstock", "sqlite:"
+# Of a pipeline file: what says that its plan has to be read with care.
+_WITH_CARE = {"spark", "transform", "share"}
+_VARIABLE = "${"
+
+
+def guessed(text: str, run: Path) -> SessionPlan | None:
+    """The plan of a pipeline file, by a glance at its text; None where a glance does not tell. It
+    may be wrong: of a file with a mistake, or where keys were replaced."""
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return None
+    if not isinstance(data, dict) or data.keys() & _WITH_CARE:
+        return None
+    backends, sink = data.get("backends"), data.get("sink")
+    if not isinstance(backends, list) or not isinstance(sink, dict):
+        return None
+    types: list[Any] = [each.get("type") for each in (*backends, sink) if isinstance(each, dict)]
+    name, positions = data.get("name", _NAME), data.get("positions", _POSITIONS)
+    texts = [name, positions, *types]
+    if len(types) <= len(backends) or not all(isinstance(each, str) for each in texts):
+        return None
+    if any(_VARIABLE in each for each in texts) or isinstance(sink.get("map"), str):
+        return None
+    *feeds, target = types
+    return SessionPlan(
+        name=name, master="local[*]", folder=run, mode="realtime", slots=len(feeds),
+        plugins=_named_plugins(feeds, target, positions), class_archive=True,
+    )  # fmt: skip
+
+
+def plan_of(pipeline: "Pipeline", run: Path) -> SessionPlan:
     """The session of the service; `run` takes scratch files."""
     settings = pipeline.spark
     return SessionPlan(
@@ -136,12 +171,12 @@ def plan_of(pipeline: Pipeline, run: Path) -> SessionPlan:
     )
 
 
-def mode(pipeline: Pipeline) -> "Mode":
+def mode(pipeline: "Pipeline") -> "Mode":
     """`realtime`: tickets in open micro-batches; `rows` for a transform, or a timed trigger."""
     return "realtime" if pipeline.is_open else "rows"
 
 
-def room(pipeline: Pipeline) -> int:
+def room(pipeline: "Pipeline") -> int:
     """For how many queries there are task slots."""
     found = len(pipeline.backends)
     # A local session's are counted once, when it starts.
@@ -149,12 +184,16 @@ def room(pipeline: Pipeline) -> int:
     return max(found, _ROOM) if may_grow else found
 
 
-def _plugins(pipeline: Pipeline) -> list[str]:
-    feeds = {f"feeds/{backend.type}" for backend in pipeline.backends}
+def _plugins(pipeline: "Pipeline") -> list[str]:
+    feeds = [backend.type for backend in pipeline.backends]
     if pipeline.has_live_map:
-        feeds.add("feeds/postgres")  # what the map may get
-    store, _, _ = pipeline.positions.partition(":")
-    return [*sorted(feeds), f"sinks/{pipeline.sink.type}", f"stores/{store}"]
+        feeds.append("postgres")  # what the map may get
+    return _named_plugins(feeds, pipeline.sink.type, pipeline.positions)
+
+
+def _named_plugins(feeds: Sequence[str], sink: str, positions: str) -> list[str]:
+    store, _, _ = positions.partition(":")
+    return [*(f"feeds/{each}" for each in sorted({*feeds})), f"sinks/{sink}", f"stores/{store}"]
 
 
 def _local(folder: Path) -> Mapping[str, str]:
