@@ -50,7 +50,7 @@ class Framing:
     remedy: str = "leave the large column out"
 
 
-class Keys(Protocol):
+class MessageKeys(Protocol):
     """What says which changes messages are of, column by column; a `Part` does."""
 
     @property
@@ -73,7 +73,7 @@ class Keys(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class KeyColumns:
-    """`Keys` of their own."""
+    """`MessageKeys` of their own."""
 
     cursors: Column
     ordinals: Column
@@ -103,7 +103,7 @@ class Messages:
     """
 
     runs: tuple[OriginRun, ...]
-    keys: Keys
+    keys: MessageKeys
     texts: Texts
     weight: int
     counts: Sizes | None = None
