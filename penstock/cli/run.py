@@ -66,7 +66,7 @@ def serve(
         # The JVM boots while the file is read, which takes many imports, and while the service is
         # imported.
         if (plan := guessed(text, run)) is not None:
-            early.start(plan)
+            early.guess(plan)
         pipeline = load()
         started = early.start(plan_of(pipeline, run))
         import structlog

@@ -27,10 +27,10 @@ _POLL = 0.01  # seconds
 
 
 class Jvm(Closes):
-    """Starts them; Java 17 or newer. `process` is None where PySpark starts the JVM: on a cluster,
-    without Java, with a SPARK_HOME or with settings that only Spark's launcher understands.
-    `settings` are the session's, `environment` the variables that are set while it is opened.
-    Raises OSError."""
+    """Starts them, the fork server by `start_forks`; Java 17 or newer. `process` is None where
+    PySpark starts the JVM: on a cluster, without Java, with a SPARK_HOME or with settings that only
+    Spark's launcher understands. `settings` are the session's, `environment` the variables that are
+    set while it is opened. Raises OSError."""
 
     def __init__(self, plan: SessionPlan) -> None:
         self.plan = plan
@@ -70,6 +70,12 @@ class Jvm(Closes):
                     "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._connection),
                 },
             )  # fmt: skip
+
+    def start_forks(self) -> None:
+        """Starts the fork server, if there is to be one and it does not run."""
+        if self._forks is not None:
+            with suppress(OSError):  # Python is started for each worker then
+                self._forks.start()
 
     @property
     def _connection(self) -> Path:
@@ -128,9 +134,19 @@ class EarlyJvm(Closes):
     def __init__(self) -> None:
         self._started: Jvm | None = None
 
+    def guess(self, plan: SessionPlan) -> None:
+        """Starts the JVM of a session that probably has this plan. Its fork server would take the
+        time of what makes the plan certain."""
+        self._start(plan)
+
     def start(self, plan: SessionPlan) -> Jvm | None:
-        """What a session with this plan needs: which runs already, or is started now. None where
-        that fails: who opens the session reports why."""
+        """What a session with this plan needs: what runs already, and the rest. None where that
+        fails: who opens the session reports why."""
+        if (started := self._start(plan)) is not None:
+            started.start_forks()
+        return started
+
+    def _start(self, plan: SessionPlan) -> Jvm | None:
         if self._started is not None and self._started.plan != plan:
             self.close()
         if self._started is None:

@@ -37,6 +37,7 @@ def open_session(plan: SessionPlan, started: Jvm | None = None) -> SparkSession:
     global _jvm
     try:
         _jvm = started or Jvm(plan)
+        _jvm.start_forks()
         with _jvm.placed():
             if _jvm.process is not None:
                 _connect(_jvm)

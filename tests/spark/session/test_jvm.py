@@ -128,8 +128,11 @@ class Known:
     made: ClassVar[list["Known"]] = []
 
     def __init__(self, plan: SessionPlan) -> None:
-        self.plan, self.is_dropped = plan, False
+        self.plan, self.is_dropped, self.has_forks = plan, False, False
         self.made.append(self)
+
+    def start_forks(self) -> None:
+        self.has_forks = True
 
     def drop(self) -> None:
         self.is_dropped = True
@@ -140,11 +143,12 @@ def test_a_guess_that_was_wrong_is_dropped(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(Known, "made", [])
     plan = plan_of(pipeline_of(tmp_path), tmp_path)
     with EarlyJvm() as early:
-        first = early.start(replace(plan, slots=7))
-        assert early.start(replace(plan, slots=7)) is first
-        second = early.start(plan)
-        assert [each.is_dropped for each in Known.made] == [True, False]
-        assert second is Known.made[1]
+        early.guess(replace(plan, slots=7))
+        assert early.start(plan) is Known.made[1]
+        assert [(each.is_dropped, each.has_forks) for each in Known.made] == [
+            (True, False), (False, True),
+        ]  # fmt: skip
+        assert early.start(plan) is Known.made[1]
     assert [each.is_dropped for each in Known.made] == [True, True]
 
 

@@ -33,26 +33,23 @@ VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
 
 
 class Forks:
-    """A fork server in `folder`, which imports `plugins` (`feeds/NAME`, `sinks/NAME`) too. `python`
-    is the program for PYSPARK_PYTHON. Raises OSError when there can be none (the path is too long
-    for a socket, there are too many processes); Spark then starts Python itself."""
+    """A fork server in `folder`, which imports `plugins` (`feeds/NAME`, `sinks/NAME`) too, and runs
+    from `start` on: who asks before waits for it. `python` is the program for PYSPARK_PYTHON.
+    Raises OSError when there can be none (the path is too long for a socket)."""
 
     def __init__(self, folder: Path, plugins: Sequence[str]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         place = folder / "forkserver"
         place.unlink(missing_ok=True)
-        self.python = folder / "python"
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(str(place))
-            listener.listen(64)
-            self._process = subprocess.Popen(  # noqa: S603 - our own Python
-                [
-                    sys.executable, "-m", "penstock.spark.session.forks.server",
-                    str(listener.fileno()), *plugins,
-                ],
-                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=[listener.fileno()],
-                env={**os.environ, **_SINGLE},
-            )  # fmt: skip
+        self.python, self._plugins = folder / "python", plugins
+        self._process: subprocess.Popen[bytes] | None = None
+        self._listener = socket.socket(socket.AF_UNIX)
+        try:
+            self._listener.bind(str(place))
+            self._listener.listen(64)
+        except OSError:
+            self._listener.close()
+            raise
         launcher = shlex.join([
             sys.executable, "-S", "-I", str(_LAUNCHER), str(place), sys.executable,
         ])  # fmt: skip
@@ -63,8 +60,25 @@ class Forks:
         )
         self.python.chmod(0o700)
 
+    def start(self) -> None:
+        """Starts the server, once. Raises OSError (there are too many processes)."""
+        if self._process is not None:
+            return
+        number = self._listener.fileno()
+        with self._listener:  # the server's, from then on
+            self._process = subprocess.Popen(  # noqa: S603 - our own Python
+                [
+                    sys.executable, "-m", "penstock.spark.session.forks.server",
+                    str(number), *self._plugins,
+                ],
+                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=[number],
+                env={**os.environ, **_SINGLE},
+            )  # fmt: skip
+
     def close(self) -> None:
         """The server ends when its workers have ended, or ends them; this does not wait."""
-        with suppress(OSError):
+        self._listener.close()
+        if self._process is not None:
             assert self._process.stdin is not None
-            self._process.stdin.close()
+            with suppress(OSError):
+                self._process.stdin.close()

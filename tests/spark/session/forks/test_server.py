@@ -26,6 +26,7 @@ pytestmark = pytest.mark.live
 def forks(tmp_path: Path) -> Iterator[Forks]:
     """A fork server without plug-ins."""
     started = Forks(tmp_path, [])
+    started.start()
     try:
         yield started
     finally:
