@@ -1,6 +1,7 @@
 """A column of a target that would change what its source has makes its table wait."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -71,8 +72,8 @@ def test_a_table_waits_until_its_target_holds_what_it_has(
             found = [each for each in flow._sink.tables() if each["state"] == "waiting"]
             return {each["table"]: each["error"] for each in found}
 
-        until(lambda: len(waiting()) == 2, 60, problem=waiting)
-        reasons = waiting()
+        reasons = until(lambda: len(found := waiting()) == 2 and found, 60, problem=waiting)
+        assert reasons
         assert (
             "would round amount: it is numeric(12,2) there, and numeric(12,4) at the source"
             in (reasons["public.prices"])
@@ -88,7 +89,8 @@ def test_a_table_waits_until_its_target_holds_what_it_has(
         target.execute("ALTER TYPE mood ADD VALUE 'sad'")
         target.execute("ALTER TYPE mood ADD VALUE 'glad'")
         for table in ("public.prices", "public.moods"):
-            flow._sink.resume_table("shop", table)
+            with suppress(SettingsError):  # it may go on with the other one
+                flow._sink.resume_table("shop", table)
         flow.loaded()
     rows = "SELECT amount::text, seen::text FROM prices"
     assert target.execute(rows) == database.execute(rows)
