@@ -19,7 +19,7 @@ from penstock.model.change import Passed
 from penstock.model.errors import Malformed, PenstockError, Unavailable
 from penstock.model.page import Page
 from penstock.model.position import PartitionId, Place, Position
-from penstock.native.batch import Batch, arrow
+from penstock.native.batch import Batch, NativeBatch
 from penstock.process.connections import connect
 
 # By process: a forked child must not share its parent's sockets.
@@ -49,7 +49,8 @@ class Handed:
 
     def note(self, page: Page, batches: Sequence[Batch]) -> None:
         rows = sum(batch.num_rows for batch in batches)
-        is_told = rows == page.count or any(map(Passed.of, map(arrow, batches)))
+        told = (each for each in batches if not isinstance(each, NativeBatch))
+        is_told = rows == page.count or any(map(Passed.of, told))
         last = page.last if is_told else _last_of(batches)
         self._pages.setdefault(page.partition, deque()).append((page.last, last))
 
@@ -90,6 +91,8 @@ def _last_of(batches: Sequence[Batch]) -> Place | None:
     kept = [batch for batch in batches if batch.num_rows]
     if not kept:
         return None
+    if isinstance(kept[-1], NativeBatch):
+        return kept[-1].last
     return Place(*(kept[-1].column(name)[-1].as_py() for name in ("cursor", "ordinal")))
 
 

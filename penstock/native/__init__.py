@@ -16,6 +16,8 @@ from typing import Any
 # the same. A library that was made from other sources is then not used.
 ABI = 15
 
+ARROW_ARRAY = 80  # bytes of `struct ArrowArray`
+
 _LIBRARY = "libpenstock.so.1"
 
 _OFF = ("off", "0", "false", "no")

@@ -9,14 +9,12 @@ import pyarrow as pa
 from penstock.model.change import COLUMNS, IMAGES
 from penstock.model.page import Page
 from penstock.model.position import PartitionId, Place
-from penstock.native import NativeColumn
+from penstock.native import ARROW_ARRAY, NativeColumn
 
-_ARROW_ARRAY = 80  # bytes of `struct ArrowArray`
 _SURVEYED = (
     "backend", "partition", "cursor", "ordinal", *IMAGES, "event_id", "mark", "committed_at",
 )  # fmt: skip
 SURVEY_SLOTS = (ctypes.c_int32 * len(_SURVEYED))(*map(COLUMNS.index, _SURVEYED))
-
 
 # Texts of a survey.
 LAST_ID, MARK = 4, 5
@@ -43,7 +41,7 @@ class _Changes(ctypes.Structure):
     """`struct changes`."""
 
     _fields_ = (
-        ("array", ctypes.c_byte * _ARROW_ARRAY), ("survey", NativeSurvey),
+        ("array", ctypes.c_byte * ARROW_ARRAY), ("survey", NativeSurvey),
         ("columns", NativeColumn * (2 * len(COLUMNS))),
     )  # fmt: skip
 

@@ -13,9 +13,9 @@ import ormsgpack
 import pyarrow as pa
 
 from penstock.model.change import Images
+from penstock.native import ARROW_ARRAY
 from penstock.sinks.rows import kernel as native
 from penstock.sinks.rows.columns import BINARY, Column
-from penstock.sinks.rows.kernel import ARROW_ARRAY
 from penstock.wire.documents import image_as_written
 
 

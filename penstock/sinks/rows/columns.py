@@ -14,10 +14,9 @@ import pyarrow as pa
 
 from penstock.model.change import COLUMNS
 from penstock.model.errors import SettingsError
-from penstock.native import NativeColumn
+from penstock.native import ARROW_ARRAY, NativeColumn
 from penstock.native.batch import Batch, NativeBatch, arrow
 from penstock.sinks.rows import kernel as native
-from penstock.sinks.rows.kernel import ARROW_ARRAY
 from penstock.wire.hash_partitions import MOST
 
 # An Arrow column.

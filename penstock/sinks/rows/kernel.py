@@ -6,7 +6,6 @@ from typing import Any
 
 from penstock.native import library
 
-ARROW_ARRAY = 80  # bytes of `struct ArrowArray`
 UNKNOWN = -(1 << 63)  # what the kernel returns when it has to be done the other way
 _ADDRESS, _NUMBER, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
 

@@ -124,19 +124,19 @@ class SessionPlan:
 
 # What a pipeline file leaves out has.
 _NAME, _POSITIONS = "penstock", "sqlite:"
-# Of a pipeline file: what says that its plan has to be read with care.
-_WITH_CARE = {"spark", "transform", "share"}
+# Keys of a pipeline file that may make its plan another one than `guessed` makes.
+_DECISIVE = {"spark", "transform", "share"}
 _VARIABLE = "${"
 
 
 def guessed(text: str, run: Path) -> SessionPlan | None:
-    """The plan of a pipeline file, by a glance at its text; None where a glance does not tell. It
-    may be wrong: of a file with a mistake, or where keys were replaced."""
+    """The plan of the session of a pipeline file with this text, which is not validated: so it may
+    be wrong, and `plan_of` decides. None where the file has more than the usual keys."""
     try:
         data = yaml.safe_load(text)
     except yaml.YAMLError:
         return None
-    if not isinstance(data, dict) or data.keys() & _WITH_CARE:
+    if not isinstance(data, dict) or data.keys() & _DECISIVE:
         return None
     backends, sink = data.get("backends"), data.get("sink")
     if not isinstance(backends, list) or not isinstance(sink, dict):

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.microbatch.page_client import Handed
 from penstock.model.page import Page
 from penstock.native import describe, library
 from penstock.native.batch import NativeBatch, last_committed
@@ -167,6 +168,16 @@ def test_pages_that_are_gathered_are_one_batch() -> None:
     (batch,) = gather.take()
     expected = [batch for page in pages for batch in made.decode(page)]
     assert pa.Table.from_batches([batch]).equals(pa.Table.from_batches(expected))
+
+
+@settings(max_examples=examples(30))
+@given(page=transactions())
+def test_a_page_that_a_filter_shortens_is_handed_on_the_same(page: Page) -> None:
+    made = decoder("msgpack", tables=frozenset({("public", "a")}))
+    mine, theirs = Handed(), Handed()
+    mine.note(page, made.decode_natively(page))
+    theirs.note(page, made.decode(page))
+    assert mine._pages == theirs._pages
 
 
 def test_memory_is_given_back() -> None:
