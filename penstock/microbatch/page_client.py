@@ -49,8 +49,9 @@ class Handed:
 
     def note(self, page: Page, batches: Sequence[Batch]) -> None:
         rows = sum(batch.num_rows for batch in batches)
-        told = (each for each in batches if not isinstance(each, NativeBatch))
-        is_told = rows == page.count or any(map(Passed.of, told))
+        is_told = rows == page.count or any(
+            Passed.of(each) for each in batches if not isinstance(each, NativeBatch)
+        )
         last = page.last if is_told else _last_of(batches)
         self._pages.setdefault(page.partition, deque()).append((page.last, last))
 
