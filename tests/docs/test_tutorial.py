@@ -34,7 +34,7 @@ def test_every_step_gives_what_the_page_says(shop: Database, nats: Nats, tmp_pat
     def pipeline(text: str) -> dict[str, object]:
         text = text.replace("${PG_URL}", shop.url).replace("${NATS_URL}", nats.url)
         # Servers are shared, and others' tests have slots, ports and folders, too.
-        text = text.replace("slot: notes", f"slot: {slot}").replace("9191", "0")
+        text = text.replace("slot: notes", f"slot: {slot}").replace("port: 9191", "port: 0")
         return {**yaml.safe_load(text), "state": str(tmp_path / "state")}
 
     def started(text: str) -> Run:

@@ -33,7 +33,7 @@ EVERYTHING = records(memory(), 2000)
 
 
 def test_batches_have_the_schema_the_order_of_iterating_and_every_change_once() -> None:
-    batches = list(memory().batches(seconds=0.5))
+    batches = list(memory().batches(rows=len(EVERYTHING)))
     assert all(each.schema.equals(penstock.schema(), check_metadata=True) for each in batches)
     assert [each for batch in batches for each in of(batch)] == EVERYTHING
     rows = batches[0].to_pylist()
@@ -60,12 +60,13 @@ def test_a_token_is_after_the_batch_that_was_yielded() -> None:
         for batch in stream.batches(rows=size):
             found += of(batch)
             assert (
-                of(memory(json.loads(json.dumps(stream.token))).table(rows=50))
+                of(memory(json.loads(json.dumps(stream.token))).table(rows=50, seconds=60))
                 == (EVERYTHING[len(found) : len(found) + 50])
             )
             if len(found) > 400:
                 break  # what was not yielded comes next
-    assert of(stream.table(rows=2000, seconds=0.5)) == EVERYTHING[len(found) :]
+    rest = EVERYTHING[len(found) :]
+    assert of(stream.table(rows=len(rest), seconds=60)) == rest
 
 
 def test_seconds_end_it_where_nothing_comes() -> None:
