@@ -20,8 +20,6 @@ from tests.microbatch.sources import (
     Orders,
     Shards,
     Written,
-    drop_slots,
-    is_read,
     table_in,
     writing,
 )
@@ -29,7 +27,7 @@ from tests.mongo import shop_on
 from tests.mongodb.history import History
 from tests.mongodb.server import ScriptedMongod
 from tests.servers import Postgres
-from tests.waiting import until
+from tests.slots import drop_slots
 
 _KINDS = ["postgres", "postgres-sources", "mongodb", "mongodb-primary", "dynamodb", "cosmos"]
 
@@ -46,7 +44,6 @@ def source(request: pytest.FixtureRequest) -> Iterator[Written]:
             databases = {sid: stack.enter_context(server.database()) for sid in ("a", "b")}
             for each in databases.values():
                 stack.callback(drop_slots, each)
-                stack.callback(until, lambda each=each: not is_read(each))
             made = Shards(databases)
         elif request.param == "dynamodb":
             made = Items(stack.enter_context(StreamsServer()))

@@ -12,9 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.docs.pages import DOCS
-from tests.microbatch.sources import drop_slots, is_read
+from tests.microbatch.sources import is_read
 from tests.pipeline.running import SHORT_LIVED
 from tests.servers import Database
+from tests.slots import drop_slots
 from tests.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]

@@ -19,7 +19,7 @@ from tests.mongo import Shop
 from tests.mongodb.history import History
 from tests.mongodb.server import ScriptedMongod
 from tests.servers import Database
-from tests.waiting import until
+from tests.slots import drop_slots
 
 
 class Written:
@@ -199,18 +199,10 @@ def is_read(database: Database) -> bool:
     return bool(database.execute(mine))
 
 
-def drop_slots(database: Database) -> None:
-    database.execute(
-        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
-        " WHERE database = current_database()"
-    )
-
-
 @contextmanager
 def table_in(database: Database) -> Iterator[Table]:
     """A table, whose slots go at the end."""
     yield Table(database)
-    until(lambda: not is_read(database))
     drop_slots(database)
 
 

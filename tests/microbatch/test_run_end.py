@@ -25,7 +25,6 @@ from tests.microbatch.sources import (
     Shards,
     Table,
     Written,
-    drop_slots,
     is_read,
     table_in,
     writing,
@@ -34,6 +33,7 @@ from tests.mongo import shop_on
 from tests.mongodb.history import History
 from tests.mongodb.server import ScriptedMongod
 from tests.servers import Database, Postgres
+from tests.slots import drop_slots
 from tests.waiting import until
 
 
@@ -62,7 +62,6 @@ def source(request: pytest.FixtureRequest) -> Iterator[Written]:
             server: Postgres = request.getfixturevalue("postgres")
             databases = {sid: stack.enter_context(server.database()) for sid in ("a", "b")}
             yield Shards(databases)
-            until(lambda: not any(map(is_read, databases.values())))
             for each in databases.values():
                 drop_slots(each)
     elif kind == "postgres":

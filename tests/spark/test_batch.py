@@ -20,9 +20,9 @@ from pyspark.sql.types import IntegerType, StructType
 from penstock.model.errors import SettingsError
 from penstock.spark import PenstockDataSource
 from penstock.typed.columns import META
-from tests.microbatch.sources import drop_slots, is_read
 from tests.pipeline.running import SHORT_LIVED, environment
 from tests.servers import Database
+from tests.slots import drop_slots
 from tests.typed.test_lines import ALL, MISFITS
 from tests.waiting import until
 from tests.wire.kinds import LIVE_SETUP
@@ -304,7 +304,6 @@ def test_a_stream_goes_on_from_the_point_of_the_rows(
         wanted = table.execute("SELECT id, v, n FROM t")
         assert folded == {id_: (v, n) for id_, v, n in wanted}
     finally:
-        until(lambda: not is_read(table))
         drop_slots(table)
 
 

@@ -11,8 +11,9 @@ from pyspark.sql.types import StructType
 import penstock
 from penstock.model.errors import SettingsError
 from penstock.spark import PenstockDataSource
-from tests.microbatch.sources import drop_slots, is_read
+from tests.microbatch.sources import is_read
 from tests.servers import Database
+from tests.slots import drop_slots
 from tests.waiting import until
 
 
@@ -23,7 +24,6 @@ def shop(database: Database) -> Iterator[Database]:
     database.execute("CREATE PUBLICATION p FOR TABLE t, other")
     database.execute("SELECT pg_create_logical_replication_slot('lake', 'pgoutput')")
     yield database
-    until(lambda: not is_read(database))
     drop_slots(database)
 
 

@@ -20,9 +20,10 @@ import pytest
 
 from penstock.model.errors import Unavailable
 from tests.cluster import Cluster
-from tests.microbatch.sources import Table, Written, drop_slots, is_read
+from tests.microbatch.sources import Table, Written, is_read
 from tests.pipeline.running import SHORT_LIVED
 from tests.servers import Database
+from tests.slots import drop_slots
 from tests.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.timeout(900)]

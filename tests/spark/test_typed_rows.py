@@ -10,9 +10,8 @@ import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.microbatch.sources import drop_slots, is_read
 from tests.servers import Database
-from tests.waiting import until
+from tests.slots import drop_slots
 
 pytestmark = pytest.mark.spark
 
@@ -34,7 +33,6 @@ _ROW = (
 def orders(database: Database) -> Iterator[Database]:
     database.execute(_TABLE)
     yield database
-    until(lambda: not is_read(database))
     drop_slots(database)
 
 
