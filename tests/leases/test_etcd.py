@@ -16,6 +16,7 @@ from penstock.leases.etcd import EtcdStore
 from penstock.leases.etcd_gateway import EtcdAddress, EtcdGateway
 from penstock.model.errors import LeaseLost, PenstockError, SettingsError, Unavailable
 from tests.chaos.proxy import Proxy, Weather
+from tests.conftest import need_etcd
 from tests.servers import Etcd, free_port
 
 
@@ -157,6 +158,7 @@ def test_a_write_whose_answer_is_lost_is_recognised(own_etcd: Callable[..., Etcd
 
 @pytest.mark.fault
 def test_of_a_cluster_any_member_may_be_away(tmp_path: Path) -> None:
+    need_etcd()
     peers = {f"m{number}": f"http://127.0.0.1:{free_port()}" for number in range(3)}
     cluster = ",".join(f"{name}={peer}" for name, peer in peers.items())
     members = [
