@@ -33,7 +33,9 @@ EVERYTHING = records(memory(), 2000)
 
 
 def test_batches_have_the_schema_the_order_of_iterating_and_every_change_once() -> None:
-    batches = list(memory().batches(rows=len(EVERYTHING)))
+    stream = memory()
+    batches = list(stream.batches(rows=len(EVERYTHING)))
+    assert list(stream.batches(seconds=0)) == []
     assert all(each.schema.equals(penstock.schema(), check_metadata=True) for each in batches)
     assert [each for batch in batches for each in of(batch)] == EVERYTHING
     rows = batches[0].to_pylist()
@@ -67,6 +69,7 @@ def test_a_token_is_after_the_batch_that_was_yielded() -> None:
                 break  # what was not yielded comes next
     rest = EVERYTHING[len(found) :]
     assert of(stream.table(rows=len(rest), seconds=60)) == rest
+    assert stream.table(seconds=0).num_rows == 0
 
 
 def test_seconds_end_it_where_nothing_comes() -> None:
