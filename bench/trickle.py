@@ -22,6 +22,7 @@ from penstock.native.batch import Batch
 from penstock.nats.connection import Connection
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
+from penstock.wire.eras import EraDecoder
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
 from tests.servers import Nats
 
@@ -46,7 +47,9 @@ def measure(rows: int, every: float, count: int) -> tuple[list[float], list[floa
     """Milliseconds of each page to its decoded changes, and from there to the kernel; and of CPU,
     a page."""
     pages = [page(10, rows, lsn=1000 + number) for number in range(count)]
-    decoder = PgoutputDecoder(DecoderSettings(backend="b", database="d", images="msgpack"))
+    decoder = EraDecoder(
+        PgoutputDecoder(DecoderSettings(backend="b", database="d", images="msgpack"))
+    )
     times: list[tuple[float, float]] = []
 
     def trickle() -> Iterator[Batch]:

@@ -19,7 +19,7 @@ from penstock.model.change import Passed
 from penstock.model.errors import Malformed, PenstockError, Unavailable
 from penstock.model.page import Page
 from penstock.model.position import PartitionId, Place, Position
-from penstock.native.batch import Batch, NativeBatch
+from penstock.native.batch import Batch, NativeBatch, last_place
 from penstock.process.connections import connect
 
 # By process: a forked child must not share its parent's sockets.
@@ -90,11 +90,7 @@ class Handed:
 
 def _last_of(batches: Sequence[Batch]) -> Place | None:
     kept = [batch for batch in batches if batch.num_rows]
-    if not kept:
-        return None
-    if isinstance(kept[-1], NativeBatch):
-        return kept[-1].last
-    return Place(*(kept[-1].column(name)[-1].as_py() for name in ("cursor", "ordinal")))
+    return last_place(kept[-1]) if kept else None
 
 
 class PageClient:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from penstock.model.page import Page
 from penstock.model.position import PartitionId, Place, Position
-from penstock.native.batch import Batch
+from penstock.native.batch import Batch, backend_of, last_place
 from penstock.ops.reporter import Reporter
 from penstock.ops.reports import SpansReport, StoredBatch
 
@@ -30,9 +30,7 @@ class PageTimes:
         if not kept or handed - self._noted < EVERY:
             return
         self._noted = handed
-        names = ("backend", "cursor", "ordinal")
-        backend, cursor, ordinal = (kept[-1].column(name)[-1].as_py() for name in names)
-        place = Place(cursor, ordinal)
+        backend, place = backend_of(kept[-1]), last_place(kept[-1])
         known = StoredBatch(
             partition=page.partition,
             place=str(place),

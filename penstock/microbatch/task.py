@@ -34,7 +34,7 @@ from penstock.model.change import OPTIONAL, Images, schema
 from penstock.model.errors import SettingsError
 from penstock.model.page import Decoder, Page
 from penstock.model.position import PartitionId, Place, Position
-from penstock.native.batch import Batch, NativeDecoder, TakesNative, last_committed
+from penstock.native.batch import Batch, NativeDecoder, TakesNative, backend_of, last_committed
 from penstock.ops.reporter import Reporter, add_sink_report
 from penstock.ops.reports import MeasureReport, ProcessReport
 from penstock.process.histograms import observed
@@ -337,7 +337,7 @@ class Measures:
             return
         last = next(batch for batch in reversed(batches) if batch.num_rows)
         if not self._backend:
-            self._backend = last.column("backend")[-1].as_py()
+            self._backend = backend_of(last)
         self._sizes.append(rows)
         if (committed := last_committed(last)) is not None:
             self._delays.append((page.captured_at - committed) / 1e6)

@@ -128,6 +128,21 @@ def arrow(changes: Batch) -> pa.RecordBatch:
     return changes.batch if isinstance(changes, NativeBatch) else changes
 
 
+def backend_of(changes: Batch) -> str:
+    """The backend of changes that are all of one, of which there is one at least."""
+    if isinstance(changes, NativeBatch):
+        return changes.survey.text(0).decode()
+    found: str = changes.column("backend")[-1].as_py()
+    return found
+
+
+def last_place(changes: Batch) -> Place:
+    """The place of the last of some changes."""
+    if isinstance(changes, NativeBatch):
+        return changes.last
+    return Place(*(changes.column(name)[-1].as_py() for name in ("cursor", "ordinal")))
+
+
 def last_committed(changes: Batch) -> int | None:
     """When the last of some changes was committed, in microseconds since 1970 UTC."""
     if isinstance(changes, NativeBatch):

@@ -8,7 +8,7 @@ which sort before `e`.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -19,8 +19,9 @@ import pyarrow.compute as pc
 
 from penstock.model.change import Passed
 from penstock.model.errors import Malformed
-from penstock.model.page import DecoderAround, Page
+from penstock.model.page import Decoder, DecoderAround, Page
 from penstock.model.position import Mark, Place
+from penstock.native.batch import Batch, NativeDecoder
 
 _ERA = re.compile(r"e(\d{4})-")
 _LAST_ERA = 9999
@@ -84,6 +85,12 @@ class EraDecoder(DecoderAround):
     with `cursor:ordinal`. A page of a later era is decoded as one of the first, then its changes
     are renamed. Pages of the first era, which are nearly all, pass as they are."""
 
+    def __init__(self, decoder: Decoder) -> None:
+        super().__init__(decoder)
+        self._natively: Callable[[Page], Sequence[Batch]] = decoder.decode
+        if isinstance(decoder, NativeDecoder):
+            self._natively = decoder.decode_natively
+
     def decode(self, page: Page) -> Sequence[pa.RecordBatch]:
         if not (era := era_of(page.first.cursor)):
             return self.decoder.decode(page)
@@ -93,6 +100,10 @@ class EraDecoder(DecoderAround):
             for batch in self.decoder.decode(plain)
             for passed in [Passed.of(batch)]
         ]
+
+    def decode_natively(self, page: Page) -> Sequence[Batch]:
+        """See `NativeDecoder`."""
+        return self.decode(page) if era_of(page.first.cursor) else self._natively(page)
 
 
 def _plain(place: Place) -> Place:

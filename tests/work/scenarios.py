@@ -52,6 +52,7 @@ from penstock.sinks.rows.loop import Tally
 from penstock.sinks.rows.part import Part
 from penstock.tables.sqlite_database import SqliteDatabase
 from penstock.wire.changestream.decoder import ChangeStreamDecoder
+from penstock.wire.eras import EraDecoder
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
 from tests.reading.made import Made, feed_of, options_of, positions_of
 from tests.wire.changestream.made import event
@@ -330,8 +331,10 @@ def _session(url: str, **settings: object) -> Session:
     return session
 
 
-def _decoder(images: Images = "msgpack") -> PgoutputDecoder:
-    return PgoutputDecoder(DecoderSettings(backend="default", database="shop", images=images))
+def _decoder(images: Images = "msgpack") -> EraDecoder:
+    """As a feed makes it."""
+    settings = DecoderSettings(backend="default", database="shop", images=images)
+    return EraDecoder(PgoutputDecoder(settings))
 
 
 def _messages(rows: int, *, first: int = 1000) -> list[bytes]:

@@ -1,6 +1,8 @@
 """A page's changes become the same messages whether Arrow ever has them or not."""
 
+import pickle
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.feeds.postgres.feed import PostgresFeed
+from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.microbatch.page_client import Handed
 from penstock.model.page import Page
 from penstock.native import describe, library
-from penstock.native.batch import NativeBatch, last_committed
+from penstock.native.batch import (
+    NativeBatch,
+    NativeDecoder,
+    backend_of,
+    last_committed,
+    last_place,
+)
 from penstock.process.table_counts import TableCounts
 from penstock.sinks.messages.message import Messages
 from penstock.sinks.rows.intake import Gather
@@ -129,6 +139,8 @@ def test_what_is_known_of_a_part_is_the_same(page: Page, images: str) -> None:
     mark = batch.column("mark")[-1].as_py()
     assert mine.mark(run) == theirs.mark(run) == (None if mark is None else mark.encode())
     assert last_committed(native) == last_committed(batch)
+    assert last_place(native) == last_place(batch) == run.last
+    assert backend_of(native) == backend_of(batch) == "b"
     assert np.array_equal(committed_times(native), committed_times(batch))
     tables, others = TableCounts(), TableCounts()
     tables.add_counted(counted(native))
@@ -154,6 +166,19 @@ def test_what_servers_sent_is_the_same(name: str) -> None:
                 assert frames(mine, start=0) == frames(theirs, start=0)
                 assert told(mine) == told(theirs)
                 assert native.batch.equals(batch)
+
+
+def test_a_feeds_own_decoder_hands_on_what_the_kernel_made() -> None:
+    feed = PostgresFeed(PostgresSettings(connection="postgresql://host/db"))
+    made: Any = pickle.loads(pickle.dumps(feed.decoder("msgpack")))
+    page = page_of([begin(1), TABLES[0], insert(KEYED, [1, "x"]), commit(1)])
+    (native,) = made.decode_natively(page)
+    assert isinstance(made, NativeDecoder) and isinstance(native, NativeBatch)
+    assert native.batch.equals(*made.decode(page))
+    first, last = (each._replace(cursor=f"e0001-{each.cursor}") for each in (page.first, page.last))
+    later = replace(page, first=first, last=last)
+    (renamed,) = made.decode_natively(later)
+    assert renamed.equals(*made.decode(later)) and last_place(renamed) == last
 
 
 def test_pages_that_are_gathered_are_one_batch() -> None:
