@@ -1,7 +1,9 @@
 """Changes into pages: counts ordinals, drops what the reader has, keeps relations. Pure.
 
-A page's payload begins with a change; what came before is in its context. A Relation message that
-changes a relation which the page uses ends the page: one relation per table holds for all of it.
+A page's payload begins with a change, or with the Begin of a transaction whose first change comes
+next: so that whole transactions have one context, page after page. What else came before is in the
+context. A Relation message that changes a relation which the page uses ends the page: one relation
+per table holds for all of it.
 """
 
 import math
@@ -41,10 +43,16 @@ class OpenPage:
     """Collects pieces of the stream until they are cut into a page. `used` takes the raw OID of
     every relation that a row uses, and `count` counts rows; the framing loop keeps both."""
 
-    __slots__ = ("_first", "_mark", "_partition", "_parts", "_start", "count", "size", "used")
+    __slots__ = (
+        "_context", "_first", "_known", "_mark", "_partition", "_parts", "_start", "count", "size",
+        "used",
+    )  # fmt: skip
 
     def __init__(self, partition: PartitionId, mark: str = "") -> None:
         self._partition, self._mark = partition, mark
+        # Of the last page, and the relations that one which begins between transactions has it of.
+        self._context = b""
+        self._known: list[tuple[bytes, KnownRelation]] | None = None
         self._clear()
 
     def _clear(self) -> None:
@@ -54,9 +62,11 @@ class OpenPage:
         self.used: set[bytes] = set()
         self.size = self.count = 0
 
-    def begin(self, transaction: Transaction, first: Place) -> None:
-        """The page's first change comes next: in `transaction`, at the place `first`."""
-        self._start, self._first = transaction, first
+    def begin(self, transaction: Transaction, first: Place, begin: bytes = b"") -> None:
+        """The page's first change comes next: in `transaction`, at the place `first`; after `begin`
+        if that is all that came of it."""
+        self._start, self._first = (BETWEEN if begin else transaction), first
+        self._parts.append(begin)  # does not count
 
     def put(self, piece: bytes) -> None:
         if piece:
@@ -68,8 +78,24 @@ class OpenPage:
     ) -> Page:
         """The page that ends with `last`; a new one may begin. `captured_at` in microseconds."""
         known = [(oid, relations[oid]) for oid in sorted(self.used) if oid in relations]
+        if ends or self._start is not BETWEEN or known != self._known:
+            self._context = self._packed(known, ends)
+            self._known = known if not ends and self._start is BETWEEN else None
+        page = Page(
+            partition=self._partition,
+            first=self._first,
+            last=last,
+            count=self.count,
+            captured_at=captured_at,
+            context=self._context,
+            payload=b"".join(self._parts),
+        )
+        self._clear()
+        return page
+
+    def _packed(self, known: list[tuple[bytes, KnownRelation]], ends: bool) -> bytes:
         start = self._start
-        context = Context(
+        return Context(
             streamed=start.streamed,
             commit_lsn=start.lsn,
             committed_at=start.committed_at,
@@ -81,18 +107,7 @@ class OpenPage:
             catalogs={int.from_bytes(o, "big"): each.catalog for o, each in known if each.catalog},
             ends=ends,
             mark=self._mark,
-        )
-        page = Page(
-            partition=self._partition,
-            first=self._first,
-            last=last,
-            count=self.count,
-            captured_at=captured_at,
-            context=context.pack(),
-            payload=b"".join(self._parts),
-        )
-        self._clear()
-        return page
+        ).pack()
 
 
 _SMALL = 100  # changes of a page
@@ -122,6 +137,9 @@ class PageTimer:
 
 MESSAGE = 30
 """Offset of the pgoutput message in a CopyData: `d`, length, `w`, three int64."""
+
+BEGIN = MESSAGE + 21
+"""Bytes of a Begin message in a CopyData."""
 
 ENDLESS = 2**62
 _NOWHERE = Place("", -1)
@@ -164,6 +182,7 @@ class Collector:
         # The transaction that is open, or was last, and its cursor.
         self.transaction = BETWEEN
         self.cursor = ""
+        self._begin = b""  # its Begin message
         # The last change that the reader has; whether the log has passed it.
         self._after = after or _NOWHERE
         self._past = False
@@ -183,8 +202,9 @@ class Collector:
         """How many of the next changes the reader has."""
         return max(0, self.skip - self.ordinal)
 
-    def start(self, transaction: Transaction, cursor: str) -> None:
-        """A transaction comes next, with places of this cursor (in its era). Raises Diverged."""
+    def start(self, transaction: Transaction, cursor: str, begin: bytes = b"") -> None:
+        """A transaction comes next, with places of this cursor (in its era). `begin`: its Begin, if
+        it has one. Raises Diverged."""
         after, ordinal = self._after
         cursor = self.era + cursor
         if self._anchored:
@@ -197,17 +217,20 @@ class Collector:
         self.transaction, self.cursor, self.ordinal = transaction, cursor, 0
         self._past = cursor > after
         self.skip = 0 if self._past else ordinal + 1 if cursor == after else ENDLESS
+        self._begin = begin
+        self.keep(begin)
 
     @property
     def is_past(self) -> bool:
         """Whether we are between transactions, and the next ones are not before `after`."""
         return self.transaction is BETWEEN and self._past
 
-    def run(self, run: Run, piece: bytes) -> None:
-        """Whole transactions come next; `piece`: them, of an empty page from a change on."""
+    def run(self, run: Run, piece: bytes, begin: bytes) -> None:
+        """Whole transactions come next; `piece`: them, of an empty page from a change on, that has
+        `begin` before it."""
         page = self.page
         if not page.count:
-            page.begin(run.first, Place(self.era + run.first.cursor, 0))
+            page.begin(run.first, Place(self.era + run.first.cursor, 0), begin)
         page.put(piece)
         page.count += run.rows
         self.last = run.last
@@ -222,7 +245,8 @@ class Collector:
         """The next `number` changes of the transaction, in `piece`."""
         page, first = self.page, self.ordinal
         if not page.count:
-            page.begin(self.transaction, Place(self.cursor, first))
+            begin = b"" if first else self._begin
+            page.begin(self.transaction, Place(self.cursor, first), begin)
         page.put(piece)
         page.count += number
         self.ordinal = first + number

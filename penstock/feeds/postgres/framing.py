@@ -6,7 +6,7 @@ and never at a row. `LogProgress` gets what may be acknowledged. Rows are decode
 
 import struct
 
-from penstock.feeds.postgres.collecting import ENDLESS, MESSAGE, Collector
+from penstock.feeds.postgres.collecting import BEGIN, ENDLESS, MESSAGE, Collector
 from penstock.feeds.postgres.failures import backend_error, failure
 from penstock.feeds.postgres.progress import LogProgress
 from penstock.feeds.postgres.streams import Streams, TransactionDelivery
@@ -150,8 +150,9 @@ class Framer:
             return
         self._progress.opened(run.first.committed_at)
         page.used |= native.tables()
-        begin = start if page.count else run.first_row
-        collector.run(run, self._data[begin : run.position])
+        row = run.first_row
+        first = start if page.count else row
+        collector.run(run, self._data[first : run.position], self._data[row - BEGIN : row])
         self.transactions += run.count
         self._progress.committed(run.last, run.end_lsn, run.count, run.done)
 
@@ -216,8 +217,7 @@ class Framer:
         elif tag == b"B" and len(piece) == MESSAGE + 1 + _BEGIN.size:
             lsn, committed_at, xid = _BEGIN.unpack_from(piece, MESSAGE + 1)
             transaction = Transaction(lsn, from_pg_time(committed_at), xid)
-            self.collector.start(transaction, transaction.cursor)
-            self.collector.keep(piece)
+            self.collector.start(transaction, transaction.cursor, piece)
         elif tag == b"C" and len(piece) == MESSAGE + 9 + _COMMIT.size:
             self._ended(_COMMIT.unpack_from(piece, MESSAGE + 1)[1])
             self.collector.keep(piece)

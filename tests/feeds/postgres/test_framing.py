@@ -83,8 +83,24 @@ def test_a_page_is_cut_by_rows_and_the_next_starts_inside_the_transaction() -> N
     loop = Loop(rows=2).feed(ANNOUNCED, transaction(16, 1, 2, 3, 4, 5))
     assert [page.count for page in loop.all()] == [2, 2, 1]
     contexts = [Context.unpack(page.context) for page in loop.pages]
-    assert [(each.commit_lsn, each.ordinal) for each in contexts] == [(16, 0), (16, 2), (16, 4)]
+    assert [(each.commit_lsn, each.ordinal) for each in contexts] == [(0, 0), (16, 2), (16, 4)]
     assert len(changes(loop.pages)) == 5
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_pages_of_whole_transactions_have_one_context(
+    native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not native:
+        monkeypatch.setattr("penstock.feeds.postgres.framing.NativeWalk.create", lambda: None)
+    loop = Loop(rows=3).feed(ANNOUNCED, transaction(16, 1))
+    for lsn in range(32, 128, 16):
+        loop.all()  # each is cut
+        loop.feed(transaction(lsn, 1, 2))
+    loop.all()
+    assert [page.count for page in loop.pages] == [1, *[2] * 6]
+    assert len({page.context for page in loop.pages}) == 1
+    assert len(changes(loop.pages)) == 13
 
 
 def test_a_page_is_cut_by_size() -> None:
