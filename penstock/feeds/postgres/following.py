@@ -15,7 +15,7 @@ from penstock.feeds.postgres.progress import LogProgress
 from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.feeds.postgres.slot import Slot, replication_command
 from penstock.feeds.postgres.streams import Streams
-from penstock.feeds.postgres.transport import Transport, start
+from penstock.feeds.postgres.transport import Gatherer, Transport, start
 from penstock.feeds.postgres.watch import SideWork, SlotMemory
 from penstock.feeds.shared import lost
 from penstock.model.errors import PenstockError, Unavailable
@@ -23,10 +23,6 @@ from penstock.model.page import Page
 from penstock.model.position import Bookmark, PartitionId, Place
 from penstock.wire.pgoutput.frames import standby_status
 from penstock.wire.pgoutput.lsn import format_lsn
-
-_WORTH = 64 * 1024  # bytes that are worth a system call and a pass
-_PATIENCE = 0.001  # seconds that bytes may gather while more keep coming
-_BACKLOG = 8  # looks in a row that brought bytes: no single transaction that somebody waits for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +67,6 @@ class PostgresFollowing(Following):
         self._settings, self._begin, self._memory = settings, begin, memory
         self._connected = True  # until the first error, or `close`; never again
         self._pages = 0  # given so far: with the log's end, a text that changes with every event
-        # Reads of the socket in a row that brought bytes; negative: that brought none.
-        self._flow = 0
         self._silence = _Silence(settings.silence, now)
         # When a page is cut.
         self._page_timer = PageTimer(settings.page_wait, now)
@@ -103,6 +97,7 @@ class PostgresFollowing(Following):
         )
         command = replication_command(settings, slot, begin.lsn)
         self._transport: Transport = start(begin.connection, command)
+        self._gatherer = Gatherer(self._transport)
 
     def read(self, timeout: float) -> Sequence[Page]:
         try:
@@ -131,41 +126,19 @@ class PostgresFollowing(Following):
                 return pages
             if framer.busy:
                 continue
-            if data := self._transport.receive():
-                self._silence.heard(now)
-                framer.feed(data)
-                if self._flow > 0 and len(data) < _WORTH:
-                    time.sleep(self._patience(due, len(data)))
-            elif framer.holds and framer.between:
-                time.sleep(due)  # a trickle of single rows gathers, too
-                if data := self._transport.receive():  # what came meanwhile
-                    self._silence.heard(now)
-                    framer.feed(data)
-                    continue
-            elif now >= deadline:
-                return []
+            if waits := framer.holds and framer.between:
+                rest, timeout = due, 0.0  # a trickle of single rows gathers
             else:
+                rest = min(self._page_timer.rest(now), deadline - now)
+                timeout = min(deadline - now, self._progress.next_in(now))
+            if taken := self._gatherer.take(rest, timeout):
+                self._silence.heard(now)
+                for data in taken:
+                    framer.feed(data)
+            elif not waits:
+                if now >= deadline:
+                    return []
                 self._silence.check(now)
-                self._wait(now, deadline)
-            self._flow = max(self._flow, 0) + 1 if data else min(self._flow, 0) - 1
-
-    def _wait(self, now: float, deadline: float) -> None:
-        """Waits for bytes, without a wake-up for each row."""
-        pause = self._page_timer.rest(now)
-        if not self._framer.between and self._flow > -_BACKLOG:
-            pause = _PATIENCE / 2
-        if pause > 0:
-            time.sleep(min(pause, deadline - now))
-        else:
-            self._transport.wait(min(deadline - now, self._progress.next_in(now)))
-
-    def _patience(self, due: float, size: int) -> float:
-        """Seconds in which bytes shall gather: to be woken for each row costs more than the row."""
-        if self._framer.between and due > _PATIENCE:
-            return _PATIENCE
-        # Not where so much comes that a window, perhaps of one segment, would be the limit.
-        backlog = self._flow >= _BACKLOG and size < _WORTH / 2
-        return 2 * _PATIENCE if backlog else _PATIENCE / 4
 
     def keep_alive(self) -> Sequence[Page]:
         now = time.monotonic()

@@ -9,6 +9,7 @@ import os
 import select
 import socket
 import struct
+import time
 
 import psycopg
 from psycopg.pq import ExecStatus
@@ -19,6 +20,14 @@ from penstock.model.errors import Malformed, Unavailable
 from penstock.process.closing import closing_on_failure
 
 CHUNK = 256 * 1024  # bytes that one `receive` takes at most, about
+_WORTH = 64 * 1024  # bytes that are worth a pass
+_LITTLE = 4 * 1024  # bytes of a look, of which a connection holds those of many more
+_PATIENCE = 0.001  # seconds that bytes may gather while more keep coming
+_BACKLOG = 8  # looks in a row that brought bytes: no single transaction that somebody waits for
+# How the last message begins where nothing is to come soon, and its size: a Commit (in an
+# XLogData), and a keepalive.
+_COMMIT, _COMMIT_SIZE, _COMMIT_TAG = b"d\0\0\0\x37w", 56, -26
+_KEEPALIVE, _KEEPALIVE_SIZE = b"d\0\0\0\x16k", 23
 _HEADER = struct.Struct(">cI")
 _SEND_TIMEOUT = 10.0  # seconds
 _LOOKS = 2
@@ -198,6 +207,51 @@ class LibpqTransport:
 
 # The wire of one START_REPLICATION, from its first CopyData on.
 Transport = PlainTransport | LibpqTransport
+
+
+class Gatherer:
+    """Takes bytes of a transport when they are worth it. A wal sender sends row by row, and to be
+    woken for each costs more than the row."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._flow = 0  # looks in a row that brought bytes
+
+    def take(self, rest: float, timeout: float) -> list[bytes]:
+        """What came within `rest` seconds, or if that is nothing, within `timeout` more; in both
+        cases with the rest of its last transaction, as long as that keeps coming. Earlier where
+        much comes. Raises Unavailable."""
+        until = time.monotonic() + rest
+        taken: list[bytes] = []
+        size = self._look(taken)
+        while size < _WORTH and (left := until - time.monotonic()) > 0:
+            # Not the whole rest where so much comes that the connection's buffer is the limit.
+            time.sleep(min(left, _PATIENCE) if size > _LITTLE else left)
+            size += self._look(taken)
+        if not taken and timeout > 0 and self._transport.wait(timeout):
+            size += self._look(taken)
+        silent = 0
+        while taken and size < _WORTH and silent < _LOOKS and not _is_end(taken[-1]):
+            is_backlog = self._flow >= _BACKLOG and len(taken[-1]) < _WORTH / 2
+            time.sleep(2 * _PATIENCE if is_backlog else _PATIENCE / 4)
+            found = self._look(taken)
+            size, silent = size + found, 0 if found else silent + 1
+        return taken
+
+    def _look(self, taken: list[bytes]) -> int:
+        data = self._transport.receive()
+        if not data:
+            self._flow = 0
+            return 0
+        taken.append(data)
+        self._flow += 1
+        return len(data)
+
+
+def _is_end(data: bytes) -> bool:
+    """Whether a transaction probably ends with these bytes: a row may look like it."""
+    is_commit = data[-_COMMIT_SIZE:].startswith(_COMMIT) and data[_COMMIT_TAG] == ord("C")
+    return is_commit or data[-_KEEPALIVE_SIZE:].startswith(_KEEPALIVE)
 
 
 def start(connection: Ordinary, command: str) -> Transport:
