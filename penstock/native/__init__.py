@@ -14,7 +14,7 @@ from typing import Any
 
 # Goes up with every change of a function's signature or of a structure that crosses; native.h has
 # the same. A library that was made from other sources is then not used.
-ABI = 15
+ABI = 16
 
 ARROW_ARRAY = 80  # bytes of `struct ArrowArray`
 

@@ -8,9 +8,10 @@
 #include "number.h"
 #include "page.h"
 
-EXPORT int32_t penstock_page_export(struct page *page, struct ArrowArray *out);
+int32_t penstock_page_export(struct page *page, struct ArrowArray *out);
+void penstock_page_keep(struct ArrowArray *batch, void *memory);
 
-enum { COLUMNS = 23, CURSOR = 17 };
+enum { COLUMNS = 23, CURSOR = 17, KEPT = 2 };
 
 /* Everything that a batch consists of; freed when the last of its arrays is. */
 struct holder {
@@ -18,7 +19,7 @@ struct holder {
     struct ArrowArray column[COLUMNS], names;
     struct ArrowArray *columns[COLUMNS], *names_of[1];
     const void *buffers[COLUMNS + 2][3];
-    void *owned[COLUMNS * 3];
+    void *owned[COLUMNS * 3 + KEPT];
     int owned_count;
 };
 
@@ -330,4 +331,10 @@ int32_t penstock_page_export(struct page *page, struct ArrowArray *out) {
     out->children = h->columns;
     if (b.failed) out->release(out);
     return b.failed;
+}
+
+/* Memory that is freed with an exported batch; KEPT times at most. */
+void penstock_page_keep(struct ArrowArray *batch, void *memory) {
+    struct holder *h = batch->private_data;
+    h->owned[h->owned_count++] = memory;
 }

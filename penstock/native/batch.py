@@ -6,7 +6,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from penstock.model.change import COLUMNS, IMAGES
+from penstock.model.change import COLUMNS, IMAGES, Images
 from penstock.model.page import Page
 from penstock.model.position import PartitionId, Place
 from penstock.native import ARROW_ARRAY, NativeColumn
@@ -15,6 +15,16 @@ _SURVEYED = (
     "backend", "partition", "cursor", "ordinal", *IMAGES, "event_id", "mark", "committed_at",
 )  # fmt: skip
 SURVEY_SLOTS = (ctypes.c_int32 * len(_SURVEYED))(*map(COLUMNS.index, _SURVEYED))
+
+# What rows have in common that are of one kind; the integers among them have 8 bytes.
+KIND = (
+    "backend", "tenant", "database", "namespace", "collection", "operation", "relation_id",
+    "schema_version",
+)  # fmt: skip
+_INTEGERS = ("relation_id",)
+_Several = ctypes.c_int32 * len(KIND)
+_KIND_SLOTS = _Several(*map(COLUMNS.index, KIND))
+_WIDTHS = _Several(*(8 if name in _INTEGERS else 0 for name in KIND))
 
 # Texts of a survey.
 LAST_ID, MARK = 4, 5
@@ -37,11 +47,31 @@ class NativeSurvey(ctypes.Structure):
         return ctypes.string_at(at, self.sizes[number]) if at else b""
 
 
+class NativeKinds(ctypes.Structure):
+    """`struct kinds`: `count` kinds, numbered in the order of their first rows; valid as long as
+    its batch."""
+
+    _fields_ = (
+        ("count", ctypes.c_int64), ("key_size", ctypes.c_int64), ("of", ctypes.c_void_p),
+        ("counts", ctypes.c_void_p), ("at", ctypes.c_void_p),
+    )  # fmt: skip
+
+    @property
+    def key(self) -> bytes:
+        """The values of KIND of all kinds, as `Alike` has them; empty where they are too many."""
+        return ctypes.string_at(self.at, self.key_size)
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many rows each has."""
+        return list((ctypes.c_int32 * self.count).from_address(self.counts))
+
+
 class _Changes(ctypes.Structure):
     """`struct changes`."""
 
     _fields_ = (
-        ("array", ctypes.c_byte * ARROW_ARRAY), ("survey", NativeSurvey),
+        ("array", ctypes.c_byte * ARROW_ARRAY), ("survey", NativeSurvey), ("kinds", NativeKinds),
         ("columns", NativeColumn * (2 * len(COLUMNS))),
     )  # fmt: skip
 
@@ -50,27 +80,34 @@ class NativeBatch:
     """The changes of a page, of which there is one at least, in order.
 
     What only C reads of them needs no Arrow: `batch` makes the record batch when it is asked for
-    first. `columns` and `survey` are valid as long as this is. Used by one thread at a time.
+    first. `columns`, `survey` and `kinds` are valid as long as this is. Used by one thread at a
+    time.
     """
 
     __slots__ = (
-        "_batch", "_made", "_release", "columns", "first", "last", "partition", "rows", "schema",
-        "survey",
+        "_batch", "_made", "_release", "columns", "first", "images", "kinds", "last", "partition",
+        "rows", "schema", "survey",
     )  # fmt: skip
 
-    def __init__(self, functions: Any, schema: pa.Schema, partition: PartitionId) -> None:
+    def __init__(
+        self, functions: Any, schema: pa.Schema, images: Images, partition: PartitionId
+    ) -> None:
         self._batch: pa.RecordBatch | None = None
         self._made = _Changes()
         self._release: Callable[[Any], None] = functions.penstock_rows_release
         self.columns: Any = self._made.columns  # of the change, then the items of its list
         self.survey: NativeSurvey = self._made.survey
-        self.schema, self.partition = schema, partition
+        self.kinds: NativeKinds = self._made.kinds
+        self.schema, self.images, self.partition = schema, images, partition
         self.rows = 0
         self.first = self.last = Place("", 0)
 
     def fill(self, functions: Any, page: int) -> bool:
         """Takes the rows of the kernel's page. False without memory."""
-        if functions.penstock_rows_changes(page, SURVEY_SLOTS, ctypes.byref(self._made)):
+        made = ctypes.byref(self._made)
+        if functions.penstock_rows_changes(
+            page, SURVEY_SLOTS, _KIND_SLOTS, _WIDTHS, len(KIND), made
+        ):
             return False
         survey = self.survey
         self.rows = self.columns[0].length
@@ -157,5 +194,7 @@ def declare(functions: Any) -> None:
     pointer = ctypes.c_void_p
     functions.penstock_rows_release.argtypes = [pointer]
     functions.penstock_rows_release.restype = None
-    functions.penstock_rows_changes.argtypes = [pointer, pointer, pointer]
+    functions.penstock_rows_changes.argtypes = [
+        pointer, pointer, pointer, pointer, ctypes.c_int32, pointer,
+    ]  # fmt: skip
     functions.penstock_rows_changes.restype = ctypes.c_int32

@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#define PENSTOCK_ABI 15
+#define PENSTOCK_ABI 16
 
 #define EXPORT __attribute__((visibility("default")))
 

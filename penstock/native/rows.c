@@ -21,15 +21,26 @@ struct survey {
     const uint8_t *texts[6];
 };
 
+/* `count` kinds of rows: which each row has, how many have each, and the key of all; see
+ * `penstock_rows_kinds`. */
+struct kinds {
+    int64_t count, key_size;
+    int32_t *of, *counts;
+    uint8_t *key;
+};
+
 /* A page's changes: the batch, what is known of it, and where its columns are. */
 struct changes {
     struct ArrowArray batch;
     struct survey survey;
+    struct kinds kinds;
     struct column columns[];
 };
 
 struct page;
-int32_t penstock_page_export(struct page *page, struct ArrowArray *out); /* in batch.c */
+/* In batch.c; `keep` gives memory to an exported batch. */
+int32_t penstock_page_export(struct page *page, struct ArrowArray *out);
+void penstock_page_keep(struct ArrowArray *batch, void *memory);
 
 EXPORT void penstock_rows_survey(const struct column *columns, const int32_t *slots, int64_t rows,
                                   struct survey *out);
@@ -39,7 +50,8 @@ EXPORT int64_t penstock_rows_span(const struct column *c, int64_t start, int64_t
 EXPORT void penstock_rows_columns(const struct ArrowArray *batch, struct column *out);
 EXPORT void penstock_rows_release(struct ArrowArray *batch);
 EXPORT int32_t penstock_rows_changes(struct page *page, const int32_t *slots,
-                                     struct changes *out);
+                                     const int32_t *kind_slots, const int32_t *widths,
+                                     int32_t count, struct changes *out);
 
 /* The columns of an exported record batch, followed by the items of its lists. `out` has room
  * for twice as many. */
@@ -251,14 +263,42 @@ static int64_t size_of(const struct ArrowArray *array) {
     return size + (rows + 1) * (array->n_buffers == 3 || array->n_children ? 4 : 8);
 }
 
+/* The kinds of a batch's rows, in memory that is the batch's. */
+static int32_t keep_kinds(const int32_t *slots, const int32_t *widths, int32_t count,
+                          struct changes *out) {
+    struct kinds *k = &out->kinds;
+    int64_t rows = out->batch.length;
+    struct key *key = malloc(sizeof *key);
+    k->of = malloc((size_t)rows * 2 * sizeof *k->of);
+    k->count = -1;
+    if (key && k->of) {
+        k->counts = k->of + rows;
+        k->count = penstock_rows_kinds(out->columns, slots, widths, count, rows, k->of, k->counts,
+                                       key);
+    }
+    if (k->count > 0 && (k->key = malloc((size_t)key->size + 1))) {
+        memcpy(k->key, key->data, (size_t)key->size);
+        k->key_size = key->size;
+        penstock_page_keep(&out->batch, k->key);
+        memset(k->counts, 0, (size_t)k->count * sizeof *k->counts);
+        for (int64_t i = 0; i < rows; i++) k->counts[k->of[i]]++;
+    } else {
+        k->count = -1;
+    }
+    free(key);
+    penstock_page_keep(&out->batch, k->of);
+    return k->count < 0;
+}
+
 /* All rows of a page, of which there is one at least; see `penstock_page_export`. `slots` as for a
- * survey. */
-int32_t penstock_rows_changes(struct page *page, const int32_t *slots, struct changes *out) {
+ * survey, what follows as for kinds. */
+int32_t penstock_rows_changes(struct page *page, const int32_t *slots, const int32_t *kind_slots,
+                              const int32_t *widths, int32_t count, struct changes *out) {
     int32_t failed = penstock_page_export(page, &out->batch);
     if (failed) return failed;
     penstock_rows_columns(&out->batch, out->columns);
     penstock_rows_survey(out->columns, slots, out->batch.length, &out->survey);
     for (int64_t i = 0; i < out->batch.n_children; i++)
         out->survey.size += size_of(out->batch.children[i]);
-    return failed;
+    return keep_kinds(kind_slots, widths, count, out);
 }

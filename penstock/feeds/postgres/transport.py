@@ -216,6 +216,7 @@ class Gatherer:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._flow = 0  # looks in a row that brought bytes
+        self._is_sparse = False  # nothing came within the last rest
 
     def take(self, rest: float, timeout: float) -> list[bytes]:
         """What came within `rest` seconds, or if that is nothing, within `timeout` more; in both
@@ -224,10 +225,13 @@ class Gatherer:
         until = time.monotonic() + rest
         taken: list[bytes] = []
         size = self._look(taken)
+        if not taken and self._is_sparse and self._transport.wait(rest + timeout):
+            size += self._look(taken)
         while size < _WORTH and (left := until - time.monotonic()) > 0:
             # Not the whole rest where so much comes that the connection's buffer is the limit.
             time.sleep(min(left, _PATIENCE) if size > _LITTLE else left)
             size += self._look(taken)
+        self._is_sparse = rest > 0 and not taken
         if not taken and timeout > 0 and self._transport.wait(timeout):
             size += self._look(taken)
         silent = 0

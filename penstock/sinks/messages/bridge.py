@@ -65,7 +65,7 @@ class BridgeColumns(PenstockColumns):
         numbers, lsns = zip(*map(_lsn, cursors.dictionary.to_pylist()), strict=True)
         names = [
             f"{kind.values['collection'] or ''}-{kind.values['operation'].lower()}"
-            for kind in row_kinds.kinds
+            for kind in row_kinds.set.kinds
         ]
         text, after = pa.string(), columns["after"]
         join: Any = pc.binary_join_element_wise

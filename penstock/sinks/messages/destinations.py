@@ -37,7 +37,7 @@ class Subjects:
 
     def of(self, part: Part, row_kinds: RowKinds) -> Column:
         """The subject of each row. Raises SettingsError."""
-        extras: dict[str, Any] = dict(zip(self.parts, row_kinds.subjects, strict=True))
+        extras: dict[str, Any] = dict(zip(self.parts, row_kinds.set.subjects, strict=True))
         for joint in dict.fromkeys(self._joints):
             if joint == "partition":
                 extras |= {"hash": hashes_of(part.batch.column("route")), "hashes": HASHES}
@@ -88,7 +88,7 @@ class Destinations(NamedTuple):
 
 def destinations(part: Part, row_kinds: RowKinds, joints: Sequence[str]) -> Destinations:
     """What the rows of a part are sent to, by a template's `joints`. Raises SettingsError."""
-    kinds, hashed = row_kinds.kinds, "partition" in joints
+    kinds, hashed = row_kinds.set.kinds, "partition" in joints
     if len(part.runs) == 1 and not hashed:
         count = len(kinds)
         origins = [part.runs[0].origin] * count

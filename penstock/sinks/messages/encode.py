@@ -13,13 +13,13 @@ from penstock.sinks.messages.convert import Unconvertible, converted
 from penstock.sinks.messages.destinations import Subjects
 from penstock.sinks.messages.dialect import Dialect
 from penstock.sinks.messages.formatter import Formatter, Texts, Together
-from penstock.sinks.messages.kinds import KindFinder, RowKinds
+from penstock.sinks.messages.kinds import KindFinder, KindSet, RowKinds
 from penstock.sinks.messages.layout import Layout
 from penstock.sinks.messages.message import Framing, Headers, Messages
 from penstock.sinks.messages.plain import LineBreak, change_maps
 from penstock.sinks.messages.traces import Traces
 from penstock.sinks.rows import kernel as native
-from penstock.sinks.rows.columns import FIRST_EXTRA, Column, Columns, address, binary, sizes_of
+from penstock.sinks.rows.columns import FIRST_EXTRA, Column, Columns, binary, sizes_of
 from penstock.sinks.rows.part import Origin, Part
 from penstock.sinks.subject import Template
 
@@ -60,7 +60,7 @@ class Bodies:
         """The bytes of each change. Raises Rejected."""
         images = _with_images(part.columns, self._dialect.images)
         if (columnar := self.columnar) is not None:
-            extras = {"kind": row_kinds.numbers, "fields": row_kinds.fields, **images}
+            extras = {"kind": row_kinds.numbers, "fields": row_kinds.set.fields, **images}
             columns = part.columns.with_extras(**extras)
             if columnar.extras:
                 subjects = self._subjects.of(part, row_kinds)
@@ -91,14 +91,14 @@ class Singles:
         row_kinds = self._bodies.kinds.of(columns)
         if self._usual is not None and (made := self._usual.run(part, row_kinds)) is not None:
             return Messages(part.runs, part, *made)
-        lines = row_kinds.schema_lines
+        lines = row_kinds.set.schema_lines
         schemas = None if lines is None else (row_kinds.numbers, lines)
         traces = None if self._traces is None else self._traces.lines(part)
         headers = self._headers.of(part.runs, columns, schemas, traces)
         bodies = self._bodies.of(part, row_kinds)
         if self._compression is not None:
             headers, bodies = self._compression.of(
-                headers, bodies, row_kinds.numbers, row_kinds.kinds
+                headers, bodies, row_kinds.numbers, row_kinds.set.kinds
             )
         subjects = self._subjects.of(part, row_kinds)
         weight = int((sizes_of(headers) + sizes_of(bodies)).sum())
@@ -112,7 +112,7 @@ class _Plan(NamedTuple):
 
     formatters: Together
     columns: Any
-    held: RowKinds
+    held: KindSet
 
 
 class Usual:
@@ -138,7 +138,7 @@ class Usual:
             return None
         plan = self._plan(part.runs[0].origin, row_kinds)
         ctypes.memmove(plan.columns, given, ctypes.sizeof(given))
-        plan.columns[len(given)] = NativeColumn(None, None, address(row_kinds.numbers), 0, rows)
+        plan.columns[len(given)] = NativeColumn(None, None, row_kinds.at, 0, rows)
         try:
             made = plan.formatters.run(plan.columns, rows)
         except LineBreak:
@@ -150,7 +150,7 @@ class Usual:
 
     def _plan(self, origin: Origin, row_kinds: RowKinds) -> _Plan:
         # The values are kept with the plan: no others have their id.
-        key = origin, id(row_kinds.fields)
+        key = origin, id(row_kinds.set.fields)
         if (plan := self._plans.get(key)) is None:
             if len(self._plans) >= _PLANS:
                 self._plans.clear()
@@ -158,9 +158,11 @@ class Usual:
         return plan
 
     def _made(self, origin: Origin, row_kinds: RowKinds) -> _Plan:
-        lines = row_kinds.schema_lines
-        values: dict[str, Any] = dict(zip(self._subjects.parts, row_kinds.subjects, strict=True))
-        values["fields"] = row_kinds.fields
+        lines = row_kinds.set.schema_lines
+        values: dict[str, Any] = dict(
+            zip(self._subjects.parts, row_kinds.set.subjects, strict=True)
+        )
+        values["fields"] = row_kinds.set.fields
         if lines is not None:
             values["schema_lines"] = lines
         names = ("kind", *values)
@@ -170,7 +172,7 @@ class Usual:
         headers = self._headers.pieces(origin, None if lines is None else "kind", traced=False)
         pieces = self._subjects.pieces, headers, self._bodies.pieces
         formatters = (Formatter(each, names) for each in pieces)
-        return _Plan(Together(*formatters), room, row_kinds)
+        return _Plan(Together(*formatters), room, row_kinds.set)
 
 
 def fitting(messages: Messages, framing: Framing) -> Messages:

@@ -4,21 +4,19 @@ A batch has few kinds, and the same ones as the batch before it: what a kind det
 once and kept. The partition is no part of a kind, because there may be thousands of them.
 """
 
+import ctypes
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from penstock.native.batch import KIND
 from penstock.nats.subjects import escape
 from penstock.sinks.messages.layout import PenstockColumns
 from penstock.sinks.rows.alike import Alike
-from penstock.sinks.rows.columns import Columns, Numbers, Values
+from penstock.sinks.rows.columns import Columns, Numbers, Values, address
 from penstock.sinks.subject import Template
 
-KIND = (
-    "backend", "tenant", "database", "namespace", "collection", "operation", "relation_id",
-    "schema_version",
-)  # fmt: skip
 _OF_NO_ROW = frozenset({
     "MESSAGE", "TRUNCATE", "SUSPEND", "DROP", "RENAME", "DROP_DATABASE", "INVALIDATE",
 })  # fmt: skip
@@ -40,19 +38,41 @@ class MessageKind(NamedTuple):
     schema_line: bytes
 
 
-class RowKinds(NamedTuple):
-    """The kinds of some rows: `numbers` says which each row has. `subjects` are the first
-    parts of the kinds' subjects, then the second ones, and so on. `schema_lines`: None where all
-    are empty."""
+class KindSet(NamedTuple):
+    """Kinds that rows may have. `subjects` are the first parts of the kinds' subjects, then the
+    second ones, and so on. `schema_lines`: None where all are empty."""
 
-    numbers: Numbers
     kinds: tuple[MessageKind, ...]
     subjects: tuple[Values, ...]
     fields: Values
     schema_lines: Values | None
 
 
-_Described = tuple[tuple[MessageKind, ...], tuple[Values, ...], Values, Values | None]
+class RowKinds:
+    """The kinds of some rows."""
+
+    __slots__ = ("_columns", "_numbers", "set")
+
+    def __init__(self, found: KindSet, columns: Columns, numbers: Numbers | None) -> None:
+        """`numbers` None: as the kernel found them with the columns."""
+        self.set, self._columns, self._numbers = found, columns, numbers
+
+    @property
+    def numbers(self) -> Numbers:
+        """Which kind each row has."""
+        if self._numbers is None:
+            known, rows = self._columns.kinds, self._columns.rows
+            assert known is not None
+            memory: Any = (ctypes.c_int32 * rows).from_address(known.of)
+            self._numbers = np.frombuffer(memory, np.int32).copy()
+        return self._numbers
+
+    @property
+    def at(self) -> int:
+        """Where the numbers are, for as long as this is held."""
+        if self._numbers is None and (known := self._columns.kinds) is not None:
+            return int(known.of)
+        return address(self.numbers)
 
 
 class KindFinder:
@@ -62,11 +82,13 @@ class KindFinder:
     def __init__(self, subjects: Sequence[Template], columnar: PenstockColumns | None) -> None:
         self._subjects, self._columnar = subjects, columnar
         self._known: dict[tuple[Any, ...], MessageKind] = {}
-        self._sets: dict[bytes, _Described] = {}
+        self._sets: dict[bytes, KindSet] = {}
         self._alike = Alike(KIND)
 
     def of(self, columns: Columns) -> RowKinds:
         """The kinds of a batch's rows, numbered in the order of their first rows."""
+        if (known := columns.kinds) is not None and (found := self._sets.get(known.key)):
+            return RowKinds(found, columns, None)
         key = b""
         if columns.native is None:
             numbers, firsts = _plain_kinds(columns)
@@ -81,13 +103,13 @@ class KindFinder:
             if key:
                 self._sets = {} if len(self._sets) >= _KEPT_SETS else self._sets
                 self._sets[key] = found
-        return RowKinds(numbers, *found)
+        return RowKinds(found, columns, numbers)
 
-    def _described(self, keys: Iterable[tuple[Any, ...]]) -> _Described:
+    def _described(self, keys: Iterable[tuple[Any, ...]]) -> KindSet:
         kinds = tuple(self._known.get(key) or self._new(key) for key in keys)
         parts = zip(*(kind.subject for kind in kinds), strict=True)
         fields = Values([kind.fields for kind in kinds])
-        return kinds, tuple(map(Values, parts)), fields, schema_lines(kinds)
+        return KindSet(kinds, tuple(map(Values, parts)), fields, schema_lines(kinds))
 
     def _new(self, key: tuple[Any, ...]) -> MessageKind:
         if len(self._known) >= _CACHED:

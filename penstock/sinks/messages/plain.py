@@ -147,7 +147,7 @@ def change_maps(
     columns: Columns, row_kinds: RowKinds, names: Sequence[str], dialect: Dialect, connector: str
 ) -> Iterator[dict[str, Any]]:
     """The fields `names` of changes; see `Layout.fields`. Images are in the dialect's encoding."""
-    numbers, kinds = row_kinds.numbers.tolist(), [kind.values for kind in row_kinds.kinds]
+    numbers, kinds = row_kinds.numbers.tolist(), [kind.values for kind in row_kinds.set.kinds]
     taken: list[list[Any]] = []
     for name in names:
         if name in kinds[0]:

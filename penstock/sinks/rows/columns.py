@@ -15,7 +15,7 @@ import pyarrow as pa
 from penstock.model.change import COLUMNS
 from penstock.model.errors import SettingsError
 from penstock.native import ARROW_ARRAY, NativeColumn
-from penstock.native.batch import Batch, NativeBatch, arrow
+from penstock.native.batch import Batch, NativeBatch, NativeKinds, arrow
 from penstock.sinks.rows import kernel as native
 from penstock.wire.hash_partitions import MOST
 
@@ -68,6 +68,13 @@ class Columns:
     @property
     def batch(self) -> pa.RecordBatch | None:
         return None if self._changes is None else arrow(self._changes)
+
+    @property
+    def kinds(self) -> NativeKinds | None:
+        """What the kernel found of a page's rows, unless that is too much."""
+        if isinstance(self._changes, NativeBatch) and self._changes.kinds.key_size:
+            return self._changes.kinds
+        return None
 
     def with_extras(self, **extras: Any) -> "Columns":
         """The same and more."""

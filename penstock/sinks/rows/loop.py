@@ -8,23 +8,21 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
-import pyarrow as pa
 
 from penstock.model.errors import Malformed, Unavailable
 from penstock.model.position import PartitionId, Place
-from penstock.native.batch import Batch, NativeBatch
+from penstock.native.batch import Batch
 from penstock.process.backoff import delays
 from penstock.process.histograms import observed
-from penstock.process.table_counts import COUNTED, TableCounts
+from penstock.process.table_counts import TableCounts
 from penstock.sinks import Progress, Receipt
 from penstock.sinks.rows.flow import BreakerState, Flow
 from penstock.sinks.rows.intake import Gather, Order, Prefetch
-from penstock.sinks.rows.measured import committed_times, counted
+from penstock.sinks.rows.measured import Sample, Sampled, counted, sampled, waited
 from penstock.sinks.rows.part import Part
 
 T = TypeVar("T")
 Step: TypeAlias = Callable[[], T]
-Waited: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
 
 POLL = 0.1  # seconds between looks at how long an answer has been due
 _IDLE = 1.0  # seconds between two looks at an idle server
@@ -63,10 +61,9 @@ class Tally:
         self.stored += 1
 
 
-# Seconds between two measurements while changes come, and changes: a column keeps its whole batch.
+# Seconds between two measurements while changes come, and changes.
 _MEASURE, _ROWS = 0.5, 10_000
 _NAMES = 1.0  # and between two reports of tables: a name costs more than a row
-_MEASURED = ("committed_at", *COUNTED)
 
 # Of the process: a write ends with its micro-batch, and what is busy does not.
 _tables = TableCounts()
@@ -81,17 +78,15 @@ class PublishLatency:
         self.sizes = sizes
         self.fields: dict[str, float] = {}
         # What is measured of batches: since the last call of `stored`, and before since `measure`.
-        self._sent: list[Batch] = []
-        self._stored: list[tuple[float, list[Batch]]] = []
+        self._sent: list[Sampled] = []
+        self._stored: list[tuple[float, list[Sampled]]] = []
         self._rows = 0  # in both
         self._measured = self._taken = 0.0
         self._counts: dict[str, float] = {}
 
     def sent(self, changes: Batch) -> None:
         """These changes are published."""
-        if not isinstance(changes, NativeBatch):
-            changes = changes.select(_MEASURED)
-        self._sent.append(changes)
+        self._sent.append(sampled(changes))
         self._rows += len(changes)
 
     def stored(self) -> None:
@@ -106,23 +101,15 @@ class PublishLatency:
     def measure(self) -> None:
         """From the commit at the source until it was stored, since the last time."""
         self._measured = time.monotonic()
-        waited: list[Waited] = []
-        batches: list[pa.RecordBatch] = []
-        for now, parts in self._stored:
-            for part in parts:
-                waited.append(now * 1e3 - committed_times(part) / 1e3)
-                if isinstance(part, NativeBatch):
-                    _tables.add_counted(counted(part))
-                else:
-                    batches.append(part)
-        if batches:
-            _tables.add(batches)
-        self._stored.clear()
+        stored, self._stored = self._stored, []
         self._rows = 0
-        if sum(map(len, waited)):
-            all_waited = np.concatenate(waited)
-            p50, p99 = np.percentile(all_waited, (50, 99))
-            self._counts = observed("publish", all_waited / 1e3)
+        every = [one for _, several in stored for one in several]
+        if batches := [one for one in every if not isinstance(one, Sample)]:
+            _tables.add(batches)
+        _tables.add_counted(counted(one for one in every if isinstance(one, Sample)))
+        if len(times := waited(stored)):
+            p50, p99 = np.percentile(times, (50, 99))
+            self._counts = observed("publish", times / 1e3)
             self.fields = {
                 "latency_p50_ms": round(float(p50), 1),
                 "latency_p99_ms": round(float(p99), 1),

@@ -68,6 +68,8 @@ class Part:
     @property
     def images(self) -> Images:
         """How the images are encoded."""
+        if isinstance(self.changes, NativeBatch):
+            return self.changes.images
         return images_of(self.changes.schema)
 
     @property

@@ -273,7 +273,7 @@ class Kernel:
                 raise Unfit
             if not state.rows:
                 return None, ends
-        batch = NativeBatch(functions, self._schema, page.partition)
+        batch = NativeBatch(functions, self._schema, self._settings.images, page.partition)
         if not batch.fill(functions, handle):
             raise Unfit
         if state.rows == state.seen and not (
