@@ -216,30 +216,40 @@ class Gatherer:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._flow = 0  # looks in a row that brought bytes
-        self._is_sparse = False  # nothing came within the last rest
+        self._usual = (
+            0.0  # seconds in which a transaction comes that does not come at once, or less
+        )
 
     def take(self, rest: float, timeout: float) -> list[bytes]:
         """What came within `rest` seconds, or if that is nothing, within `timeout` more; in both
         cases with the rest of its last transaction, as long as that keeps coming. Earlier where
         much comes. Raises Unavailable."""
-        until = time.monotonic() + rest
+        begun = time.monotonic()
         taken: list[bytes] = []
         size = self._look(taken)
-        if not taken and self._is_sparse and self._transport.wait(rest + timeout):
-            size += self._look(taken)
-        while size < _WORTH and (left := until - time.monotonic()) > 0:
+        while size < _WORTH and (left := begun + rest - time.monotonic()) > 0:
             # Not the whole rest where so much comes that the connection's buffer is the limit.
             time.sleep(min(left, _PATIENCE) if size > _LITTLE else left)
             size += self._look(taken)
-        self._is_sparse = rest > 0 and not taken
-        if not taken and timeout > 0 and self._transport.wait(timeout):
+        until = begun + rest + timeout
+        while timeout > 0 and (not taken or _is_quiet(taken[-1])):
+            if not self._transport.wait(until - time.monotonic()):
+                return taken
             size += self._look(taken)
-        silent = 0
+        return self._whole(taken, size)
+
+    def _whole(self, taken: list[bytes], size: int) -> list[bytes]:
+        """Takes the rest of the last transaction, too."""
+        begun, silent = time.monotonic(), 0
         while taken and size < _WORTH and silent < _LOOKS and not _is_end(taken[-1]):
-            is_backlog = self._flow >= _BACKLOG and len(taken[-1]) < _WORTH / 2
-            time.sleep(2 * _PATIENCE if is_backlog else _PATIENCE / 4)
+            pause = self._usual - (time.monotonic() - begun)
+            if self._flow >= _BACKLOG and len(taken[-1]) < _WORTH / 2:
+                pause = 2 * _PATIENCE
+            time.sleep(max(_PATIENCE / 4, pause))
             found = self._look(taken)
             size, silent = size + found, 0 if found else silent + 1
+        # A little less than it took, so that it is found again when it takes less.
+        self._usual = min(0.85 * (time.monotonic() - begun), _PATIENCE)
         return taken
 
     def _look(self, taken: list[bytes]) -> int:
@@ -264,3 +274,12 @@ def start(connection: Ordinary, command: str) -> Transport:
     take_any_bytes(connection)
     kind = LibpqTransport if connection.pgconn.ssl_in_use else PlainTransport
     return kind(connection, command)
+
+
+def _is_quiet(data: bytes) -> bool:
+    """Whether these bytes are keepalives that want no answer: a wal sender that has caught up sends
+    them with each transaction."""
+    size = _KEEPALIVE_SIZE
+    count, more = divmod(len(data), size)
+    is_whole = not more and data[::size] == b"d" * count and data[5::size] == b"k" * count
+    return is_whole and not any(data[size - 1 :: size])
