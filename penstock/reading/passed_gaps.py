@@ -64,7 +64,7 @@ class PassedGaps:
         self._asked_at = clock()  # when it was followed last
         self._clock = clock
         # Gaps that were passed, each with the bookmark before it, and whose ends are not known yet.
-        self._unended: list[tuple[Gap, Bookmark]] = []
+        self.unended: list[tuple[Gap, Bookmark]] = []
 
     @property
     def _partition(self) -> PartitionId:
@@ -106,15 +106,15 @@ class PassedGaps:
 
     def followed(self, resume: Bookmark, begins: str) -> None:
         """Followed after `resume`, despite gaps that end at `begins`, if that is known."""
-        known = [gap for gap, _ in self._unended]
-        self._unended += [(gap, resume) for gap in self.despite if gap not in known]
+        known = [gap for gap, _ in self.unended]
+        self.unended += [(gap, resume) for gap in self.despite if gap not in known]
         if begins:
             self.end(begins)
 
     def end(self, to: str) -> None:
         """Records where passed gaps end: some sources say it with the first change after them."""
-        while self._unended:
-            gap, resume = self._unended.pop(0)
+        while self.unended:
+            gap, resume = self.unended.pop(0)
             self._gaps.lost(self._partition, gap, resume, to=to)
 
     def read(self, *, has_pages: bool) -> None:

@@ -201,7 +201,7 @@ class PartitionReader:
                 self.disconnect(is_lost=isinstance(error, HistoryLost))
                 self._gaps.pass_gap(error, self._resume)
             else:
-                if pages or following.begins:
+                if self._gaps.unended and (pages or following.begins):
                     self._gaps.end(following.begins or str(pages[0].first))
                 return pages
 

@@ -105,7 +105,7 @@ class Run:
 
     __slots__ = (
         "_ends", "_era", "asked", "before_lsn", "clock", "count", "end_lsn", "first", "first_row",
-        "keepalives", "position", "rows",
+        "keepalives", "last", "position", "rows",
     )  # fmt: skip
 
     def __init__(self, walk: _Walk, ends: bytes, era: str) -> None:
@@ -117,13 +117,11 @@ class Run:
         self.clock = from_pg_time(walk.sent_at) / 1e6
         self._ends, self._era = ends, era
         self.first = Transaction(0, 0, 0)
+        self.last = Place("", -1)  # the last change
         if ends:
             lsn, _, _ = _TRANSACTION.unpack_from(ends)
             self.first = Transaction(lsn, from_pg_time(walk.first_at), walk.first_xid)
-
-    @property
-    def last(self) -> Place:
-        return self._place(self.count - 1)
+            self.last = self._place(self.count - 1)
 
     def done(self, place: Place) -> int:
         """The end of the last transaction that has no change after `place`; 0 if there is none."""

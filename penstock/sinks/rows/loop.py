@@ -296,12 +296,14 @@ class WriteLoop(ABC):
             self.poll()
         # A batch that is full goes, and one that has waited; a smaller one when the server idles.
         # Under pressure a smaller one waits for more all the same.
-        pace = self.flow.pace
-        eager = pace.patience == 1 and self.is_idle
-        if eager or self.gather.is_due(time.monotonic(), pace):
-            self._flush()
+        if self.gather.rows:
+            pace = self.flow.pace
+            eager = pace.patience == 1 and self.is_idle
+            if eager or self.gather.is_due(time.monotonic(), pace):
+                self._flush()
         if self.is_idle:
             self.flow.idle()
+            self.settle()
             if not batches and not waited:
                 self.refresh()
         self._report_progress()
@@ -315,8 +317,6 @@ class WriteLoop(ABC):
     def _report_progress(self) -> None:
         """Reports what is durable: a source is acknowledged it before the end of the write."""
         now = time.monotonic()
-        if self.is_idle:
-            self.settle()
         tally, last = self.tally, self._reported
         is_due = now - last.at >= _PROGRESS or tally.size - last.size >= _STORED
         if is_due and tally.stored != last.stored:
