@@ -1,9 +1,11 @@
 """The steps that every change goes through, each as a job of so many rows: frame, decode, encode,
-send. A page is served and handed over: there a row is a page.
+send. A page is followed, served, handed over and passed on: there a row is a page.
 
 The rows are those of the benchmark's ten-column table, in transactions of a hundred.
 """
 
+import math
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -21,10 +23,17 @@ from bson.objectid import ObjectId
 from penstock.consumer.mirror.tailing import LiveTables, ReplicaStatus
 from penstock.consumer.mirror.target import MirrorTarget
 from penstock.consumer.mirror.target_table import TargetColumn, TargetTable
+from penstock.feeds.postgres import following as following_module
+from penstock.feeds.postgres import transport
 from penstock.feeds.postgres.collecting import Collector, KnownRelation, PageLimits
+from penstock.feeds.postgres.following import Beginning, PostgresFollowing
 from penstock.feeds.postgres.framing import Framer
+from penstock.feeds.postgres.history import KnownHistory
 from penstock.feeds.postgres.progress import LogProgress
+from penstock.feeds.postgres.settings import PostgresSettings
+from penstock.feeds.postgres.slot import Slot
 from penstock.feeds.postgres.streams import Streams
+from penstock.feeds.postgres.watch import SlotMemory
 from penstock.microbatch import page_server
 from penstock.microbatch.draw import Draw
 from penstock.microbatch.epochs import BufferedEpochs, Lengths
@@ -48,16 +57,17 @@ from penstock.sinks.jetstream.publishing.atomic import Atomic
 from penstock.sinks.jetstream.publishing.flight import FlightBatch
 from penstock.sinks.jetstream.session import Session
 from penstock.sinks.rows.intake import Order
-from penstock.sinks.rows.loop import Tally
+from penstock.sinks.rows.loop import PublishLatency, Tally
 from penstock.sinks.rows.part import Part
 from penstock.tables.sqlite_database import SqliteDatabase
 from penstock.wire.changestream.decoder import ChangeStreamDecoder
 from penstock.wire.eras import EraDecoder
+from penstock.wire.pgoutput.context import Context
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
 from tests.reading.made import Made, feed_of, options_of, positions_of
 from tests.wire.changestream.made import event
 from tests.wire.changestream.made import page as events_page
-from tests.wire.pages import begin, commit, frame, insert, page_of, relation
+from tests.wire.pages import begin, commit, frame, insert, keepalive, page_of, relation
 
 Make = Callable[[int], Callable[[], object]]
 
@@ -75,6 +85,7 @@ def scenarios() -> Mapping[str, Make]:
     """Those that need no server."""
     return {
         "frame": framing,
+        "follow": following,
         "serve": serving,
         "hand over": handing_over,
         "decode": decoding,
@@ -165,6 +176,86 @@ def framing(rows: int) -> Callable[[], object]:
         return pages
 
     return job
+
+
+class SlowWire:
+    """In place of a transport, on a clock of its own: a transaction every 10 ms, which comes in six
+    parts within a millisecond, and a keepalive after it."""
+
+    def __init__(self, transactions: int) -> None:
+        self.now = 0.0
+        self._coming: deque[tuple[float, bytes]] = deque(
+            [(0.0, frame(relation(1, {"id": 20}, key=["id"])))]
+        )
+        for number in range(transactions):
+            lsn, at = 1000 * (number + 1), 0.01 * (number + 1)
+            rows = [frame(insert(1, [str(row)])) for row in range(5)]
+            parts = [frame(begin(lsn)) + rows[0], *rows[1:], frame(commit(lsn))]
+            self._coming += [(at + 0.0002 * part, data) for part, data in enumerate(parts)]
+            self._coming.append((at + 0.0011, keepalive(wal_end=lsn + 500)))
+        self.looks = self.waits = self.sleeps = 0
+
+    def receive(self) -> bytes:
+        self.looks += 1
+        found = b""
+        while self._coming and self._coming[0][0] <= self.now:
+            found += self._coming.popleft()[1]
+        return found
+
+    def wait(self, timeout: float) -> bool:
+        self.waits += 1
+        comes = self._coming[0][0] if self._coming else math.inf
+        self.now = min(max(comes, self.now), self.now + timeout)
+        return comes <= self.now
+
+    def send(self, message: bytes) -> None:
+        pass
+
+    def sleep(self, seconds: float) -> None:
+        self.sleeps += 1
+        self.now += seconds
+
+    def monotonic(self) -> float:
+        return self.now
+
+    time = monotonic
+
+
+def following(pages: int) -> Callable[[], object]:
+    """The reader process: a small transaction from the socket to its page. How often it wakes up
+    and looks at the socket is counted here, too."""
+    settings = PostgresSettings(connection="postgresql://host/db")
+    slot = Slot(
+        name="s", plugin="pgoutput", kind="logical", database="db", active_pid=None, confirmed=0,
+        restart=0, wal_status="", two_phase=False, invalidation="", failover=False,
+        server_version=160_000, connected_to="db", sender_timeout=60.0, current=0,
+    )  # fmt: skip
+    start: dict[str, Any] = {"connection": None, "reader": 1, "known": KnownHistory()}
+    beginning = Beginning(**start, slot=slot, after=None, lsn=0, allowed=None)
+
+    def job() -> object:
+        wire: Any = SlowWire(pages)
+        with (
+            mock.patch.object(following_module, "start", return_value=wire),
+            mock.patch.object(following_module, "time", wire),
+            mock.patch.object(transport, "time", wire),
+        ):
+            one = PostgresFollowing(settings, PartitionId("s"), beginning, SlotMemory())
+            one._side = mock.NonCallableMock(turn=_nothing)
+            one._framer.collector._describe = lambda raw, *_: KnownRelation(raw=raw)
+            count = 0
+            while count < pages:
+                count += len(one.read(0.25))
+        assert wire.waits <= 2 * pages + 5, "wake-ups by the socket"
+        assert wire.sleeps <= 4 * pages + 5, "wake-ups by the clock"
+        assert wire.looks <= 6 * pages + 5, "looks at the socket"
+        return one
+
+    return job
+
+
+def _nothing(_: float) -> None:
+    pass
 
 
 def serving(pages: int) -> Callable[[], object]:
@@ -311,6 +402,33 @@ def sending(url: str) -> Make:
                 sent.append(atomic._encode(connection, chain))
             assert len(sent) == rows // 1000
             return sent
+
+        return job
+
+    return make
+
+
+def paging(url: str) -> Make:
+    """A task: a small page as it comes, into a chain for the socket; unsent."""
+    session = _session(url)
+    connection: Any = session.connection
+
+    def make(count: int) -> Callable[[], object]:
+        context = Context(relations=(_TABLE,))  # as of nearly all pages
+        _, head, *rows, end = _messages(_TRANSACTION)
+        decoder, page = _decoder(), page_of([head, *rows[:3], end], context=context)
+
+        def job() -> object:
+            atomic = Atomic(Tally(), session.flow, stream="WORK", template=session.template)
+            measured = PublishLatency([])
+            for _ in range(count):
+                for batch in decoder.decode_natively(page):
+                    for part in Order().arrange(batch):
+                        atomic.add(session.poison.writer.encoder.encode(part))
+                        chain = FlightBatch(1, atomic._queue.take(1000, 1 << 22), chain=True)
+                        assert atomic._encode(connection, chain)
+                        measured.sent(part.changes)
+            return measured
 
         return job
 

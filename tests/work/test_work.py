@@ -23,11 +23,13 @@ LIMITS: Mapping[str, Calls] = {
         "frame": (0.0, 301), "serve": (14.0, 182), "hand over": (39.0, 5), "decode": (0.0, 293),
         "late": (0.0, 290), "change events": (33.0, 159), "encode": (0.0, 30),
         "convert": (0.0, 84), "send": (0.18, 80), "mirror": (31.0, 3700),
+        "follow": (273.0, 2945), "page": (159.0, 35),
     },
     "plain": {
         "frame": (1.54, 295), "serve": (14.0, 182), "hand over": (36.0, 5), "decode": (39.14, 362),
-        "late": (0.0, 290), "change events": (178.0, 147), "encode": (10.0, 323),
+        "late": (0.0, 290), "change events": (178.0, 147), "encode": (0.0, 506),
         "convert": (34.0, 347), "send": (13.64, 140), "mirror": (31.0, 3700),
+        "follow": (315.0, 2328), "page": (1103.0, 35),
     },
 }  # fmt: skip
 
