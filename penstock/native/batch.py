@@ -23,8 +23,8 @@ KIND = (
 )  # fmt: skip
 _INTEGERS = ("relation_id",)
 _Several = ctypes.c_int32 * len(KIND)
-_KIND_SLOTS = _Several(*map(COLUMNS.index, KIND))
-_WIDTHS = _Several(*(8 if name in _INTEGERS else 0 for name in KIND))
+KIND_SLOTS = _Several(*map(COLUMNS.index, KIND))
+KIND_WIDTHS = _Several(*(8 if name in _INTEGERS else 0 for name in KIND))
 
 # Texts of a survey.
 LAST_ID, MARK = 4, 5
@@ -106,7 +106,7 @@ class NativeBatch:
         """Takes the rows of the kernel's page. False without memory."""
         made = ctypes.byref(self._made)
         if functions.penstock_rows_changes(
-            page, SURVEY_SLOTS, _KIND_SLOTS, _WIDTHS, len(KIND), made
+            page, SURVEY_SLOTS, KIND_SLOTS, KIND_WIDTHS, len(KIND), made
         ):
             return False
         survey = self.survey

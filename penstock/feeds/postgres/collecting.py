@@ -50,7 +50,8 @@ class OpenPage:
 
     def __init__(self, partition: PartitionId, mark: str = "") -> None:
         self._partition, self._mark = partition, mark
-        # Of the last page, and the relations that one which begins between transactions has it of.
+        # The last page's; and where that began between transactions, the relations in it: a next
+        # page like it has the same context.
         self._context = b""
         self._known: list[tuple[bytes, KnownRelation]] | None = None
         self._clear()
@@ -63,10 +64,10 @@ class OpenPage:
         self.size = self.count = 0
 
     def begin(self, transaction: Transaction, first: Place, begin: bytes = b"") -> None:
-        """The page's first change comes next: in `transaction`, at the place `first`; after `begin`
-        if that is all that came of it."""
+        """The page's first change comes next: in `transaction`, at the place `first`. `begin`: the
+        transaction's Begin, if this is its first change; not counted in `size`."""
         self._start, self._first = (BETWEEN if begin else transaction), first
-        self._parts.append(begin)  # does not count
+        self._parts.append(begin)
 
     def put(self, piece: bytes) -> None:
         if piece:
@@ -226,8 +227,8 @@ class Collector:
         return self.transaction is BETWEEN and self._past
 
     def run(self, run: Run, piece: bytes, begin: bytes) -> None:
-        """Whole transactions come next; `piece`: them, of an empty page from a change on, that has
-        `begin` before it."""
+        """Whole transactions come next, in `piece`; of an empty page from the first change on, and
+        `begin` is the Begin before that."""
         page = self.page
         if not page.count:
             page.begin(run.first, Place(self.era + run.first.cursor, 0), begin)

@@ -21,7 +21,7 @@ from penstock.process.closing import closing_on_failure
 
 CHUNK = 256 * 1024  # bytes that one `receive` takes at most, about
 _WORTH = 64 * 1024  # bytes that are worth a pass
-_LITTLE = 4 * 1024  # bytes of a look, of which a connection holds those of many more
+_LITTLE = 4 * 1024  # bytes: where no more came yet, one long pause does not fill the connection
 _PATIENCE = 0.001  # seconds that bytes may gather while more keep coming
 _BACKLOG = 8  # looks in a row that brought bytes: no single transaction that somebody waits for
 # How the last message begins where nothing is to come soon, and its size: a Commit (in an
@@ -233,7 +233,8 @@ class Gatherer:
             size += self._look(taken)
         until = begun + rest + timeout
         while timeout > 0 and (not taken or _is_quiet(taken[-1])):
-            if not self._transport.wait(until - time.monotonic()):
+            left = until - time.monotonic()
+            if left <= 0 or not self._transport.wait(left):
                 return taken
             size += self._look(taken)
         return self._whole(taken, size)
@@ -248,8 +249,9 @@ class Gatherer:
             time.sleep(max(_PATIENCE / 4, pause))
             found = self._look(taken)
             size, silent = size + found, 0 if found else silent + 1
-        # A little less than it took, so that it is found again when it takes less.
-        self._usual = min(0.85 * (time.monotonic() - begun), _PATIENCE)
+        if (took := time.monotonic() - begun) >= _PATIENCE / 4:  # it did not come at once
+            # A little less than it took, so that it is found again when it takes less.
+            self._usual = min(0.85 * took, _PATIENCE)
         return taken
 
     def _look(self, taken: list[bytes]) -> int:

@@ -83,7 +83,7 @@ class KindFinder:
         self._subjects, self._columnar = subjects, columnar
         self._known: dict[tuple[Any, ...], MessageKind] = {}
         self._sets: dict[bytes, KindSet] = {}
-        self._alike = Alike(KIND)
+        self._alike = Alike()
 
     def of(self, columns: Columns) -> RowKinds:
         """The kinds of a batch's rows, numbered in the order of their first rows."""

@@ -1,15 +1,14 @@
-"""Which rows have the same values in some columns, as the kernel tells."""
+"""Which rows are of one kind, as the kernel tells: of batches that it did not make itself."""
 
 import ctypes
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from penstock.native.batch import KIND, KIND_SLOTS, KIND_WIDTHS
 from penstock.sinks.rows import kernel as native
-from penstock.sinks.rows.columns import Numbers, address, slot
+from penstock.sinks.rows.columns import Numbers, address
 
-_INTEGERS = ("relation_id",)
 _KEY_BYTES = 1 << 16
 
 
@@ -20,13 +19,9 @@ class _Key(ctypes.Structure):
 
 
 class Alike:
-    """Of the columns `names` of changes. Used by one thread at a time."""
+    """By the columns KIND of changes. Used by one thread at a time."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        integers = ctypes.c_int32 * len(names)
-        self._slots = integers(*(slot(name, (), batch=True) for name in names))
-        self._widths = integers(*(8 if name in _INTEGERS else 0 for name in names))
-        self._count = len(names)
+    def __init__(self) -> None:
         self._key = _Key()
         self._at = ctypes.addressof(self._key)
 
@@ -37,7 +32,7 @@ class Alike:
         both = np.empty(2 * rows, np.int32)
         at = address(both)
         found = native.kernel().penstock_rows_kinds(
-            columns, self._slots, self._widths, self._count, rows, at, at + 4 * rows, self._at
+            columns, KIND_SLOTS, KIND_WIDTHS, len(KIND), rows, at, at + 4 * rows, self._at
         )
         if found < 0:
             raise MemoryError

@@ -45,8 +45,8 @@ def sampled(changes: Batch) -> Sampled:
 
 
 def waited(stored: Iterable[tuple[float, Iterable[Sampled]]]) -> Waited:
-    """Milliseconds of each change that has a time from the commit at the source until it was
-    stored, in seconds since 1970."""
+    """Milliseconds of each change that has a time, from the commit at the source until it was
+    stored. `stored`: when (seconds since 1970), and what."""
     found: list[Waited] = []
     samples: list[tuple[float, Sample]] = []  # one array is made of all
     for now, several in stored:
@@ -65,7 +65,8 @@ def waited(stored: Iterable[tuple[float, Iterable[Sampled]]]) -> Waited:
 
 def counted(samples: Iterable[Sample]) -> Counter[Counted]:
     """How many changes there are of each table and operation."""
-    sizes: dict[bytes, list[int]] = {}  # of a key: of its kinds, again and again
+    # By key: the sizes of its kinds, of one sample after the other.
+    sizes: dict[bytes, list[int]] = {}
     for one in samples:
         sizes.setdefault(one.key, []).extend(one.sizes)
     found: Counter[Counted] = Counter()

@@ -23,11 +23,13 @@ class Wire:
     def __init__(self, *coming: tuple[float, bytes]) -> None:
         self._coming, self.now = list(coming), 0.0
         self.looks = self.waits = 0
+        self.cost = 0.0  # of a look
 
     def receive(self) -> bytes:
         self.looks += 1
         found = [data for at, data in self._coming if at <= self.now]
         self._coming = self._coming[len(found) :]
+        self.now += self.cost
         return b"".join(found)
 
     def wait(self, timeout: float) -> bool:
@@ -94,6 +96,27 @@ def test_a_keepalive_that_wants_no_answer_waits_for_more(monkeypatch: pytest.Mon
     assert take(0, 10) == b"" and wire.now == 30
     assert take(0, 12) == QUIET and wire.now == pytest.approx(42)
     assert take(0, 250) == ASKING and wire.now == 45
+
+
+def test_keepalives_that_never_end_hold_up_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    wire, take = gathering(monkeypatch, *((number / 10, QUIET) for number in range(10_000)))
+    wire.cost = 0.2
+    assert set(take(0, 250)[5::23]) == {ord("k")}
+    assert wire.now == pytest.approx(250, abs=1)
+
+
+def test_single_rows_between_do_not_hide_how_long_others_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def large(at: float) -> list[tuple[float, bytes]]:
+        return [(at, BEGIN), *((at + n / 100, ROW) for n in range(1, 100)), (at + 1, COMMIT)]
+
+    single = transaction(32, 1)
+    wire, take = gathering(monkeypatch, *large(10), (20, single), *large(30))
+    assert take(0, 250).endswith(COMMIT)
+    assert take(0, 250) == single
+    before = wire.looks
+    assert take(0, 250).endswith(COMMIT) and wire.looks - before <= 4
 
 
 def test_nothing_waits_for_a_server_that_stops_in_the_middle(
