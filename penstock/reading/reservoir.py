@@ -149,10 +149,9 @@ class Reservoir:
         self._doubts: Doubts = {} if doubts is None else doubts  # theirs, too
         self._watch = watch
         self._threads: list[threading.Thread] = []
-        lock = threading.RLock()
-        self.wake = threading.Condition(lock)  # consumers wait for it
-        # Reader threads wait for these.
-        self._turns: Turns[Buffered] = Turns(changed=threading.Condition(lock))
+        self._lock = threading.RLock()  # for each page: a condition's own `with` costs two calls
+        self.wake = threading.Condition(self._lock)  # consumers wait for it
+        self._turns: Turns[Buffered] = Turns(lock=self._lock)  # reader threads wait for these
         self._parts: dict[PartitionId, Buffered] = {}
         self._room = Room(limit)
         self._arrivals: list[Arrivals] = []  # of each consumer that listens
@@ -344,7 +343,7 @@ class Reservoir:
 
     def _next(self) -> Buffered | None:
         """The next partition whose turn it is; None when reading has stopped."""
-        with self.wake:
+        with self._lock:
             while (part := self._turns.next(None)) is not None:
                 is_failing = part.reader.error is not None
                 if is_failing and len(self._tried) >= TRIES:
@@ -360,8 +359,8 @@ class Reservoir:
 
     def _take(self, part: Buffered, step: Step, timeout: float) -> None:
         partition = part.reader.partition
-        with self.wake:
-            self.counts["events"] += sum(page.count for page in step.pages)
+        with self._lock:
+            self.counts["events"] += sum([page.count for page in step.pages])
             self.counts["pages"] += len(step.pages)
             self.counts["reconnects"] += isinstance(step.error, Unavailable)
             self._room.held.pop(part, None)

@@ -7,7 +7,7 @@ It makes no threads: its owners do (a reservoir, a processor, an iterator).
 import heapq
 import time
 from itertools import count
-from threading import Condition
+from threading import Condition, RLock
 from typing import Generic, TypeVar
 
 from penstock.process.backoff import Clock
@@ -16,12 +16,13 @@ Job = TypeVar("Job")
 
 
 class Turns(Generic[Job]):
-    """`changed`: of the owner's own lock, where it decides about jobs while it holds that."""
+    """`lock`: the owner's own, where it decides about jobs while it holds that."""
 
-    def __init__(self, clock: Clock = time.monotonic, *, changed: Condition | None = None) -> None:
+    def __init__(self, clock: Clock = time.monotonic, *, lock: "RLock | None" = None) -> None:
         self.is_closed = False  # no job has a turn any more
         self._clock = clock
-        self._changed = changed or Condition()
+        self._lock = lock or RLock()
+        self._changed = Condition(self._lock)
         # A heap: when, a number that keeps the order, the job. An entry that is not the job's own
         # in `_planned` is void.
         self._heap: list[tuple[float, int, Job]] = []
@@ -34,12 +35,12 @@ class Turns(Generic[Job]):
         return len(self._planned) + len(self._running)
 
     def add(self, job: Job, wait: float = 0.0) -> None:
-        with self._changed:
+        with self._lock:
             self._plan(job, wait)
 
     def hurry(self, job: Job) -> None:
         """The job's next turn is to come at once."""
-        with self._changed:
+        with self._lock:
             if job in self._running:
                 self._running[job] = True
             elif job in self._planned:
@@ -47,7 +48,7 @@ class Turns(Generic[Job]):
 
     def next(self, timeout: float | None = 0.0) -> Job | None:
         """The job whose turn it is, within `timeout` seconds (None: until `close`), or None."""
-        with self._changed:
+        with self._lock:
             until = None if timeout is None else self._clock() + timeout
             while not self.is_closed:
                 if (left := self._left()) is not None and left <= 0:
@@ -65,7 +66,7 @@ class Turns(Generic[Job]):
 
     def claim(self, job: Job) -> bool:
         """Takes the job's next turn (then call `done`). False while another has one of it."""
-        with self._changed:
+        with self._lock:
             if job in self._running:
                 return False
             self._planned.pop(job, None)
@@ -74,18 +75,18 @@ class Turns(Generic[Job]):
 
     def done(self, job: Job, wait: float | None) -> None:
         """The job had its turn; the next is in `wait` seconds, None: never."""
-        with self._changed:
+        with self._lock:
             hurries = self._running.pop(job)
             if wait is not None:
                 self._plan(job, 0.0 if hurries else wait)
 
     def left(self) -> float | None:
         """Seconds until the next turn; None if none is planned."""
-        with self._changed:
+        with self._lock:
             return self._left()
 
     def close(self) -> None:
-        with self._changed:
+        with self._lock:
             self.is_closed = True
             self._changed.notify_all()
 

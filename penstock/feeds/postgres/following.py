@@ -1,5 +1,6 @@
 """One slot, being read: moves bytes between the wire and the pure parts, and keeps time."""
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -112,24 +113,25 @@ class PostgresFollowing(Following):
             raise
 
     def _read(self, deadline: float) -> list[Page]:
-        framer = self._framer
+        framer, timer = self._framer, self._page_timer
         while True:
             pages = framer.scan(time.time())
             now = time.monotonic()
-            due = self._page_timer.due_in(now, holds=framer.holds, between=framer.between)
+            due = timer.due_in(now, holds=framer.holds, between=framer.between)
             if not pages and due <= 0:
                 pages = framer.flush(time.time())
-            self._report(now)
+            if not pages or framer.busy:  # else the next call begins with nothing to scan
+                self._report(now)
             if pages:
-                self._page_timer.cut(now, sum(page.count for page in pages))
+                timer.cut(now, sum([page.count for page in pages]))
                 self._pages += len(pages)
                 return pages
             if framer.busy:
                 continue
-            if waits := framer.holds and framer.between:
+            if waits := due < math.inf:
                 rest, timeout = due, 0.0  # a trickle of single rows gathers
             else:
-                rest = min(self._page_timer.rest(now), deadline - now)
+                rest = min(timer.rest(now), deadline - now)
                 timeout = min(deadline - now, self._progress.next_in(now))
             if taken := self._gatherer.take(rest, timeout):
                 self._silence.heard(now)

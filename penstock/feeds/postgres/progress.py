@@ -100,9 +100,10 @@ class LogProgress:
         if last is None:
             self._note_end(end)
         else:
+            is_first = not self._sent
             self._sent.append(_Sent(last, end, committed_at or 0, count, inside))
             # A page may end between the last change and its commit, and be durable already.
-            if self._acknowledged is not None:
+            if is_first and self._acknowledged is not None:
                 self.acknowledged(self._acknowledged)
 
     def keepalive(self, end: int, *, asked: bool, clock: float | None = None) -> None:

@@ -26,9 +26,11 @@ Step: TypeAlias = Callable[[], T]
 
 POLL = 0.1  # seconds between looks at how long an answer has been due
 _IDLE = 1.0  # seconds between two looks at an idle server
-# Seconds between reports of the position. What is stored frees room in the reader's buffer: with a
-# second, 48 MiB filled up before the first report, and reading and storing took turns.
-_PROGRESS = 0.05
+# Seconds until the position is reported, after the last report, and after the last change that was
+# stored: while changes keep coming, a report costs the reader as much as two pages. What is stored
+# frees room in the reader's buffer: with a second, 48 MiB filled up before the first report, and
+# reading and storing took turns.
+_PROGRESS, _QUIET = 0.25, 0.05
 _STORED = 1 << 20  # bytes stored that are reported at once: a small part of the buffer
 
 
@@ -134,11 +136,24 @@ class PublishLatency:
 
 @dataclass(slots=True)
 class _Reported:
-    """The last report: when (monotonic seconds), and `stored` and `size` of the tally by then."""
+    """The last report: when (monotonic seconds), and `stored` and `size` of the tally by then. The
+    tally `moved` since, at last to `seen`."""
 
     at: float
     stored: int = 0
     size: int = 0
+    seen: int = 0
+    moved: float = 0.0
+
+    def due_in(self, now: float, tally: Tally) -> float:
+        """Seconds until what was stored is to be reported."""
+        if tally.stored == self.stored:
+            return _IDLE
+        if tally.stored != self.seen:
+            self.seen, self.moved = tally.stored, now
+        if tally.size - self.size >= _STORED:
+            return 0.0
+        return max(0.0, min(self.at + _PROGRESS, self.moved + _QUIET) - now)
 
 
 class WriteLoop(ABC):
@@ -274,16 +289,9 @@ class WriteLoop(ABC):
 
     def _until(self) -> tuple[float, int | None]:
         """How long to wait for the source at most, and for which socket beside it."""
-        due = self.gather.due_in(time.monotonic(), self.flow.pace)
-        if self.is_idle:
-            return min(due, self._report_in()), None
-        return min(due, POLL, self._report_in()), self.descriptor
-
-    def _report_in(self) -> float:
-        """Seconds until what was stored is to be reported."""
-        if self.tally.stored == self._reported.stored:
-            return _IDLE
-        return max(0.0, self._reported.at + _PROGRESS - time.monotonic())
+        now = time.monotonic()
+        due = min(self.gather.due_in(now, self.flow.pace), self._reported.due_in(now, self.tally))
+        return (due, None) if self.is_idle else (min(due, POLL), self.descriptor)
 
     def _go_on(self, batches: list[Batch]) -> None:
         for batch in batches:
@@ -291,19 +299,22 @@ class WriteLoop(ABC):
                 self._flush()
             if len(batch):
                 self.gather.add(batch, time.monotonic())
-        waited = not self.is_idle
-        if waited:
+        is_idle = self.is_idle
+        if waited := not is_idle:
             self.poll()
+            is_idle = self.is_idle
         # A batch that is full goes, and one that has waited; a smaller one when the server idles.
         # Under pressure a smaller one waits for more all the same.
         if self.gather.rows:
             pace = self.flow.pace
-            eager = pace.patience == 1 and self.is_idle
+            eager = pace.patience == 1 and is_idle
             if eager or self.gather.is_due(time.monotonic(), pace):
                 self._flush()
-        if self.is_idle:
+                is_idle = self.is_idle
+        if is_idle:
             self.flow.idle()
             self.settle()
+            self._latency.stored()
             if not batches and not waited:
                 self.refresh()
         self._report_progress()
@@ -318,9 +329,8 @@ class WriteLoop(ABC):
         """Reports what is durable: a source is acknowledged it before the end of the write."""
         now = time.monotonic()
         tally, last = self.tally, self._reported
-        is_due = now - last.at >= _PROGRESS or tally.size - last.size >= _STORED
-        if is_due and tally.stored != last.stored:
-            self._reported = _Reported(now, tally.stored, tally.size)
+        if tally.stored != last.stored and not last.due_in(now, tally):
+            self._reported = _Reported(now, tally.stored, tally.size, tally.stored)
             self._latency.stored()
             fresh, tally.fresh = tally.fresh, {}
             self._progress.stored(fresh)
