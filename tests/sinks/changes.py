@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import nats as nats_py
@@ -21,6 +22,7 @@ from penstock.sinks.messages.traces import Traces
 from penstock.sinks.rows.part import Part
 from penstock.sinks.subject import parse_template
 from penstock.testing.sinks import COMMITTED, batch_of, ids_of  # noqa: F401, tests take them here
+from tests.waiting import until
 
 
 def encoded(
@@ -105,11 +107,19 @@ def interrupted(
     yield from batches[1:]
 
 
+def _is_stopped(pid: int) -> bool:
+    """Whether no thread of a process runs."""
+    states = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return all(state.rpartition(")")[2].split()[0] == "T" for state in states)
+
+
 @contextmanager
 def frozen(pid: int) -> Iterator[None]:
-    """A process that hangs meanwhile."""
+    """A process that hangs meanwhile. The signal takes its time to reach each thread, and until
+    then one may answer all that it is sent."""
     os.kill(pid, signal.SIGSTOP)
     try:
+        until(lambda: _is_stopped(pid))
         yield
     finally:
         os.kill(pid, signal.SIGCONT)
