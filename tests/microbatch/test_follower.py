@@ -242,17 +242,16 @@ def test_a_gap_that_is_recorded_after_the_end_of_the_epoch_is_no_unknown_message
 def test_a_task_that_fails_in_mid_epoch_leaves_no_thread_and_no_conversation() -> None:
     with world({}) as made:
         others = set(threading.enumerate())
+        expected = {"reader-0", "(_listen)", "(_serve)", "(_answer)"}
 
         def started() -> set[str]:
-            """By name: clients and servers of other tests may start threads of theirs, too."""
+            # Clients and servers of other tests may start threads of theirs, too.
             names = {thread.name for thread in set(threading.enumerate()) - others}
-            return {name.partition(" ")[2] or name for name in names} & {
-                "reader-0", "(_listen)", "(_serve)", "(_answer)"
-            }  # fmt: skip
+            return {name.rpartition(" ")[2] for name in names} & expected
 
         client = Follower(made.ticket())
         next(client.pages())
-        assert started() == {"reader-0", "(_listen)", "(_serve)", "(_answer)"}
+        assert started() == expected
         client.close()
         until(lambda: not started(), problem=threading.enumerate)
 
